@@ -13,9 +13,9 @@ from vitlab.config import ConvStem
 from vitlab.errors import CheckpointError
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    config = small_config(conv_stem=ConvStem(widths=(16, 24), units=(1, 2)), patch_size=(2, 2), channels=3)
+@pytest.fixture(params=["group", "batch"])
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    config = small_config(conv_stem=ConvStem(widths=(16, 24), units=(1, 2), norm=request.param), patch_size=(2, 2), channels=3)
     save(small_checkpoint(config), tmp_path / "stem.safetensors")
     return tmp_path / "stem.safetensors"
 

@@ -55,6 +55,7 @@ CONFIGS: dict[str, ModelConfig] = {
     "dynamic": replace(mini(), dynamic_size=True),
     "hybrid": replace(mini(), stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1), image_size=(64, 64)),
     "early": replace(mini(), conv_stem=ConvStem(widths=(16, 32), units=(2, 2)), patch_size=(2, 2)),
+    "early-batch-norm": replace(mini(), conv_stem=ConvStem(widths=(12, 20), units=(2, 1), norm="batch"), patch_size=(2, 2)),
     "hybrid-root": replace(mini(), stem=ResNetStem(blocks=(), width=32), patch_size=(2, 2)),
     "resnet": ResNetConfig(blocks=(1, 2), stage_widths=(128, 256), root_width=32, image_size=(64, 64), num_classes=5),
     "swin": SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4), image_size=(32, 32), num_classes=5),

@@ -68,6 +68,10 @@ OPTIONS: dict[str, ModelConfig] = {
     ),
     "conv stem": replace(tiny(), conv_stem=ConvStem(widths=(16, 32), units=(1, 3)), patch_size=(4, 4)),
     "conv stem, relu": replace(tiny(), conv_stem=ConvStem(widths=(16, 32), units=(1, 3), activation="relu"), patch_size=(4, 4)),
+    "conv stem, batch norm": replace(tiny(), conv_stem=ConvStem(widths=(18, 32), units=(1, 3), norm="batch"), patch_size=(4, 4)),
+    "conv stem, batch norm and relu": replace(
+        tiny(), conv_stem=ConvStem(widths=(16, 32), units=(1, 3), norm="batch", activation="relu"), patch_size=(4, 4)
+    ),
     "conv stem padded": replace(
         tiny(), conv_stem=ConvStem(widths=(24,), units=(2,)), patch_size=(8, 4), pad=True, image_size=(99, 70)
     ),

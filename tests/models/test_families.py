@@ -15,8 +15,8 @@ from vitlab.config import ConvNeXtConfig, EfficientNetConfig, ModelConfig, Recur
 from vitlab.config.model import NAMES
 from vitlab.errors import ConfigError
 from vitlab.models import Record, build
+from vitlab.models.batch_norm import BatchNorm
 from vitlab.models.cost import cost
-from vitlab.models.efficientnet import BatchNorm
 from vitlab.models.swin import FAR, WindowAttention, far_apart, offset_index, shift_of, unwindowed, windowed
 from vitlab.models.vit import drop_path_rates
 

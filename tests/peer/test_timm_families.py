@@ -24,7 +24,7 @@ from vitlab.config import ConvNeXtConfig, EfficientNetConfig, ModelConfig, SwinC
 from vitlab.config.efficientnet import scaled_stages
 from vitlab.errors import CheckpointError
 from vitlab.models import build
-from vitlab.models.efficientnet import BatchNorm
+from vitlab.models.batch_norm import BatchNorm
 
 SMALL_SWIN = {"embed_dim": 24, "depths": (2, 2, 2, 2), "num_heads": (2, 2, 4, 4), "num_classes": 5}
 # name: timm's architecture, its arguments, arguments of load, the image size

@@ -23,7 +23,7 @@ from tests.training.small import last, run_to, small_run, without_noise
 from tests.warm import torchrun
 from vitlab.checkpoints import describe, load, save
 from vitlab.checkpoints.checkpoint import Checkpoint
-from vitlab.config import GridDetectorConfig, SegmenterConfig, ViTConfig, variant
+from vitlab.config import ConvStem, GridDetectorConfig, SegmenterConfig, ViTConfig, variant
 from vitlab.config.data import Augment, Preprocess
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import to_json
@@ -32,6 +32,7 @@ from vitlab.config.vit import Position
 from vitlab.config.vit_parts import RelativeBias, Rotary
 from vitlab.errors import CheckpointError, ConfigError
 from vitlab.models import build
+from vitlab.models.batch_norm import STATISTICS
 from vitlab.models.flexible import FlexibleViT
 from vitlab.training.checkpointing import read_snapshot
 from vitlab.training.distributed import World, shard_size
@@ -110,6 +111,13 @@ POSITIONS = {  # of later families: parameters outside of the layers that read t
 }
 
 
+def batch_norm(run: RunConfig) -> RunConfig:
+    """With a conv stem, and micro-batches that are the parts of two ranks: BatchNorm normalises each by itself."""
+    assert isinstance(run.model, ViTConfig)
+    model = replace(run.model, conv_stem=ConvStem(widths=(10,), units=(2,), norm="batch"), patch_size=(2, 2))
+    return replace(run, model=model, train=replace(run.train, micro_batch=6))
+
+
 def placed(run: RunConfig, position: Position) -> RunConfig:
     assert isinstance(run.model, ViTConfig)
     return replace(run, model=replace(run.model, position=position))
@@ -185,6 +193,7 @@ def session(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Session:
         Job(run=by(masked(even(steps=5)), "fsdp"), out=folder / "masked"),
         Job(run=by(distilled(even(steps=5), teacher), "fsdp"), out=folder / "distilled"),
         Job(run=by(muon(even(steps=5)), "fsdp"), out=folder / "muon"),
+        *(Job(run=by(batch_norm(even(steps=5)), way), out=folder / f"batch-norm-{way}") for way in ("ddp", "fsdp")),
         Job(run=frugal(even()), out=folder / "frugal"),
         Job(run=uneven(even(steps=5), "ddp"), out=folder / "uneven-ddp"),
         Job(run=uneven(masked(even(steps=5)), "fsdp"), out=folder / "uneven-masked"),
@@ -401,6 +410,22 @@ def test_a_batch_that_ranks_cannot_share_equally_gives_the_run_of_one_process(na
 def test_muon_orthogonalises_whole_matrices_though_ranks_hold_parts_of_them(session: Session, tmp_path: Path) -> None:
     run_to(muon(even(steps=5)), tmp_path / "alone")
     assert losses_of(session.folder / "muon") == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-4)
+
+
+def test_ranks_normalise_their_own_part_of_a_batch_and_share_the_mean_of_their_statistics(session: Session, tmp_path: Path) -> None:
+    run_to(batch_norm(even(steps=5)), tmp_path / "alone")
+    one = last(tmp_path / "alone")
+    for strategy in ("ddp", "fsdp"):
+        out = session.folder / f"batch-norm-{strategy}"
+        assert losses_of(out) == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-5)
+        two = last(out)
+        assert one.model.keys() == two.model.keys()
+        for name, tensor in one.model.items():
+            if name.endswith(STATISTICS):  # one process counts two micro-batches a step, one after the other
+                assert not torch.equal(two.model[name], torch.full_like(tensor, float(name.endswith("var"))))
+                torch.testing.assert_close(two.model[name], tensor, atol=0.3, rtol=0)
+            else:
+                torch.testing.assert_close(two.model[name], tensor, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", [*POSITIONS, "relative-bias-ddp"])

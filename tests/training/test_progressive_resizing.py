@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.training.small import last, losses, run_to, same, small_run
+from vitlab.checkpoints import load
 from vitlab.config import ConvStem, Position, ViTConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.train import mean_area, scale_at
@@ -42,6 +44,25 @@ def test_a_resumed_run_equals_an_uninterrupted_one(stop: int, tmp_path: Path) ->
     rest = run_to(run, tmp_path / "parts")
     assert losses(first) + losses(rest) == losses(whole)
     assert same(last(tmp_path / "parts"), last(tmp_path / "whole"))
+
+
+def test_a_resumed_run_with_batch_norm_has_the_same_bits_and_averages_the_statistics(tmp_path: Path) -> None:
+    run = resizing(steps=6)
+    assert isinstance(run.model, ViTConfig)
+    run = replace(run, model=replace(run.model, conv_stem=ConvStem(widths=(9,), units=(2,), norm="batch")))
+    whole = run_to(run, tmp_path / "whole")
+    first = run_to(run, tmp_path / "parts", stop=3)
+    rest = run_to(run, tmp_path / "parts")
+    assert losses(first) + losses(rest) == losses(whole)
+    kept = last(tmp_path / "whole")
+    assert same(last(tmp_path / "parts"), kept)
+    assert kept.average is not None
+    for unit in range(2):
+        name = f"early.stages.0.{unit}.norm.running_var"
+        assert not torch.equal(kept.model[name], torch.ones(9))
+        assert not torch.equal(kept.average[name], kept.model[name])
+    exported = load(tmp_path / "whole" / "model.safetensors").model.state_dict()
+    assert all(torch.equal(exported[name], tensor) for name, tensor in kept.average.items())
 
 
 def test_only_small_images_change_the_run(tmp_path: Path) -> None:

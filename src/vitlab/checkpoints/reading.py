@@ -42,7 +42,7 @@ from vitlab.io import address as io_address
 from vitlab.io.address import is_address
 from vitlab.io.files import is_folder, open_regular
 from vitlab.io.progress import line_on_terminal
-from vitlab.models.efficientnet import STATISTICS
+from vitlab.models.batch_norm import STATISTICS
 from vitlab.models.families import build_on_meta
 
 NATIVE = "native"

@@ -10,6 +10,7 @@ from vitlab.errors import ConfigError, at_least, choice, stages
 
 Standardise = Literal["std", "variance"]
 Activation = Literal["gelu", "relu"]
+StemNorm = Literal["group", "batch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +18,12 @@ class ConvStem:
     """Plain convolutions before the patches ("Early convolutions help transformers see better", Xiao et al. 2021).
 
     Each stage begins with a 3x3 convolution of stride 2. `widths` are the channels of each stage and `units` its number of
-    convolutions; those after the first have a shortcut around them. A GroupNorm over groups of `group_width` channels and the
-    `activation` follow each convolution; a CPU computes a ReLU several times as fast as a GELU. The first map
-    has half the image's size; in the paper's hybrids it has a quarter.
+    convolutions; those after the first have a shortcut around them. A norm and the `activation` follow each convolution; a CPU
+    computes a ReLU several times as fast as a GELU. The first map has half the image's size; in the paper's hybrids it has a
+    quarter. `norm` is a GroupNorm over groups of `group_width` channels, or a BatchNorm, as in the paper.
+
+    With BatchNorm an image's loss depends on the others of its micro-batch, and each rank normalises its own part of the batch;
+    evaluation uses the running statistics, in which a batch counts a tenth.
     """
 
     widths: tuple[int, ...] = (64, 128)
@@ -27,15 +31,18 @@ class ConvStem:
     group_width: int = 8
     norm_eps: float = 1e-6
     activation: Activation = "gelu"
+    norm: StemNorm = "group"
 
     def __post_init__(self) -> None:
         choice("conv_stem.activation", self.activation, Activation)
+        choice("conv_stem.norm", self.norm, StemNorm)
         if not self.widths or len(self.widths) != len(self.units):
             raise ConfigError(f"conv_stem.widths={self.widths} and conv_stem.units={self.units} must have one number a stage")
         stages("conv_stem.units", self.units)
         at_least("conv_stem.group_width", self.group_width, 1)
         for width in self.widths:
-            if width < 1 or width % self.group_width:
+            at_least("conv_stem.widths", width, 1)
+            if self.norm == "group" and width % self.group_width:
                 raise ConfigError(f"conv_stem.widths={self.widths} must be multiples of conv_stem.group_width={self.group_width}")
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"conv_stem.norm_eps={self.norm_eps} must be between 0 and 1")
@@ -57,14 +64,18 @@ class ConvStem:
         for width, units in zip(self.widths, self.units, strict=True):
             before, size = size, strided(size)
             for _ in range(units):
-                out, groups = cells(size) * width, width // self.group_width
+                out = cells(size) * width
                 counter.conv(cells(size), inputs, width, 3, bias=False)
                 counter.padded(before, size, inputs * width, 3)
-                counter.norms(width)
-                # The convolution's input, the norm's with its means and deviations, and the GELU's; a ReLU keeps what it gives,
-                # which the next convolution keeps anyway, unless the shortcut was added to it.
+                if self.norm == "batch":
+                    counter.batch_norm(width)
+                else:
+                    counter.norms(width)
+                    counter.kept += 2 * (width // self.group_width)  # a mean and a deviation for each group
+                # The convolution's input, the norm's and the GELU's; a ReLU keeps what it gives, which the next convolution keeps
+                # anyway, unless the shortcut was added to it.
                 shortcut = self.activation == "relu" and inputs == width and before == size
-                counter.kept += x + out + 2 * groups + (out if self.activation == "gelu" or shortcut else 0)
+                counter.kept += x + out + (out if self.activation == "gelu" or shortcut else 0)
                 counter.alive(image + x + 2 * out)
                 x, inputs, before = out, width, size
         return x

@@ -11,17 +11,24 @@ from torch import Tensor, nn
 
 from vitlab.config.stems import ConvStem, ResNetStem
 from vitlab.config.vit import Gelu
+from vitlab.models.batch_norm import BatchNorm, init_batch_norm
 from vitlab.models.init import Draw, init_norm
 from vitlab.models.resnet import StandardisedConv, max_pool, pad_same
 
+_MOMENTUM = 0.1  # of BatchNorm, torch's default
+
 
 class StemConvolution(nn.Module):
-    """A 3x3 convolution without bias, GroupNorm and GELU or ReLU; a rest of pixels at the edge makes one more cell."""
+    """A 3x3 convolution without bias, a norm, and GELU or ReLU; a rest of pixels at the edge makes one more cell."""
 
     def __init__(self, config: ConvStem, inputs: int, outputs: int, *, stride: int, gelu: Gelu) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, inputs, 3, 3))
-        self.norm = nn.GroupNorm(outputs // config.group_width, outputs, eps=config.norm_eps)
+        self.norm = (
+            BatchNorm(outputs, eps=config.norm_eps, momentum=_MOMENTUM)
+            if config.norm == "batch"
+            else nn.GroupNorm(outputs // config.group_width, outputs, eps=config.norm_eps)
+        )
         self.stride = stride
         self.activation = config.activation
         self.approximate = "tanh" if gelu == "tanh" else "none"
@@ -126,6 +133,8 @@ def init_stem(stem: ConvolutionalStem | ResNetBody, draw: Draw) -> None:
                 draw.lecun_normal(module.weight)
             case nn.GroupNorm():
                 init_norm(module)
+            case BatchNorm():
+                init_batch_norm(module)
             case _:
                 pass
     for module in stem.modules():

@@ -33,8 +33,8 @@ from vitlab.data.transforms import evaluation_pipeline, training_pipeline
 from vitlab.errors import ConfigError, TrainingError
 from vitlab.io.trial import REMEDY
 from vitlab.models.backbone import GridModel
+from vitlab.models.batch_norm import BatchNorm
 from vitlab.models.device import announces_amx, bfloat16_trouble
-from vitlab.models.efficientnet import BatchNorm
 from vitlab.models.families import Model, build, build_on_meta
 from vitlab.models.flexible import FlexibleViT
 from vitlab.models.masked import MaskedViT
