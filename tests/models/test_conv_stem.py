@@ -15,6 +15,7 @@ from vitlab.config.stems import Activation, StemNorm
 from vitlab.errors import ConfigError
 from vitlab.models.init import Draw
 from vitlab.models.stems import ConvolutionalStem, init_stem
+from vitlab.models.vit import patchify
 
 CONFIG = ConvStem(widths=(16, 24), units=(1, 3))
 
@@ -102,6 +103,19 @@ def test_bfloat16_gives_about_the_same_maps(norm: StemNorm) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         half_BCHW = stem(x_BCHW)
     torch.testing.assert_close(half_BCHW.float(), stem(x_BCHW), atol=0.1, rtol=0.05)
+
+
+def test_patches_of_maps_with_channels_last_have_the_same_bits_and_gradients_with_channels_last() -> None:
+    first_BCHW = images(2, 6, 8, 12).requires_grad_()
+    last_BCHW = first_BCHW.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+    one_BNV, other_BNV = patchify(first_BCHW, (2, 4)), patchify(last_BCHW, (2, 4))
+    assert torch.equal(one_BNV, other_BNV)
+    for patches_BNV in (one_BNV, other_BNV):
+        torch.autograd.backward(patches_BNV, images(*patches_BNV.shape))
+    assert first_BCHW.grad is not None
+    assert last_BCHW.grad is not None
+    assert torch.equal(first_BCHW.grad, last_BCHW.grad)
+    assert last_BCHW.grad.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_a_token_steps_over_the_image_by_convolutions_and_patch() -> None:

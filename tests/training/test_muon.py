@@ -36,6 +36,16 @@ def test_an_orthogonalised_matrix_has_singular_values_near_one(shape: tuple[int,
     assert values.max() < 1.3
 
 
+@pytest.mark.parametrize("shape", [(96, 200), (200, 96)])
+def test_bfloat16_orthogonalises_about_as_well(shape: tuple[int, int]) -> None:
+    half, full = orthogonal(drawn(*shape), torch.bfloat16), orthogonal(drawn(*shape))
+    assert half.dtype == torch.float32
+    assert (half - full).norm() < 0.05 * full.norm()
+    values = torch.linalg.svdvals(half)
+    assert values.min() > 0.3
+    assert values.max() < 1.3
+
+
 def test_orthogonalisation_commutes_with_the_transpose() -> None:
     matrix, turn = drawn(6, 9), torch.linalg.qr(drawn(6, 6, seed=1)).Q
     torch.testing.assert_close(orthogonal(turn @ matrix), turn @ orthogonal(matrix), atol=1e-4, rtol=1e-4)

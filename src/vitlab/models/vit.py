@@ -47,6 +47,10 @@ def patchify(images_BCHW: Tensor, patch_size: tuple[int, int]) -> Tensor:
     """Patches in reading order, each a row of its C P Q values: (B, N, C P Q)."""
     b, c, h, w = images_BCHW.shape
     p, q = patch_size
+    if images_BCHW.requires_grad and images_BCHW.is_contiguous(memory_format=torch.channels_last):
+        # The same values; so read, the gradient has channels last too. One of another order makes a stem's backward pass slow.
+        x_BGPJQC = images_BCHW.permute(0, 2, 3, 1).reshape(b, h // p, p, w // q, q, c)
+        return x_BGPJQC.permute(0, 1, 3, 5, 2, 4).reshape(b, (h // p) * (w // q), c * p * q).contiguous()
     x_BCGPJQ = images_BCHW.reshape(b, c, h // p, p, w // q, q)
     return x_BCGPJQ.permute(0, 2, 4, 1, 3, 5).reshape(b, (h // p) * (w // q), c * p * q).contiguous()
 

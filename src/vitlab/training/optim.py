@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
 from vitlab.errors import ConfigError
+from vitlab.models.device import has_fast_bfloat16
 from vitlab.models.families import Model, is_hidden, layer_ids
 from vitlab.training.lora import is_factor
 
@@ -20,6 +21,7 @@ _INSIDE = "vit."  # prefix of the model's own parameters inside a module that on
 _ROUNDS = 5
 _A, _B, _C = 3.4445, -4.7750, 2.0315  # Jordan's quintic: steepest at 0, and within about 0.7 to 1.2 at its end
 _TINY = 1e-7
+_LARGE = 96  # rows and columns from which a CPU orthogonalises faster in bfloat16, if it has instructions for it
 
 
 def learning_rate(step: int, *, peak: float, steps: int, schedule: Schedule) -> float:
@@ -181,12 +183,14 @@ class Muon(torch.optim.Optimizer):
     about AdamW's, so learning rate and weight decay compare with AdamW's (Liu et al. 2025, "Muon is scalable for LLM training").
 
     torch's own Muon takes matrices only and orthogonalises in bfloat16, which a CPU without bfloat16 instructions computes
-    several times slower. Convolutions gain as much as dense layers. So this one takes kernels, and uses float32 off the GPU.
+    several times slower. Convolutions gain as much as dense layers. So this one takes kernels, and uses float32 on such a CPU, and
+    on any for small matrices, which bfloat16 makes no faster.
     Axes: O outputs, I all inputs of one output.
     """
 
     def __init__(self, groups: Iterable[dict[str, object]], *, lr: float, momentum: float) -> None:
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0, "parts": 1})
+        self.half_on_cpu = has_fast_bfloat16()
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -201,18 +205,21 @@ class Muon(torch.optim.Optimizer):
                     slots["momentum_buffer"] = torch.zeros_like(parameter)
                 mean = slots["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
                 nesterov_OI = parameter.grad.lerp(mean, momentum).flatten(1)
-                updates = [_scaled(orthogonal(part_OI)) for part_OI in nesterov_OI.chunk(group["parts"])]
+                updates = [_scaled(orthogonal(part_OI, self._dtype(part_OI))) for part_OI in nesterov_OI.chunk(group["parts"])]
                 update_OI = updates[0] if len(updates) == 1 else torch.cat(updates)
                 parameter.mul_(1 - lr * group["weight_decay"])
                 parameter.add_(update_OI.view_as(parameter), alpha=-lr)
 
+    def _dtype(self, matrix_OI: Tensor) -> torch.dtype:
+        on_cpu = self.half_on_cpu and min(matrix_OI.shape) >= _LARGE
+        return torch.bfloat16 if matrix_OI.device.type == "cuda" or on_cpu else torch.float32
 
-def orthogonal(matrix_OI: Tensor) -> Tensor:
-    """A matrix with the same singular vectors and singular values near 1, by five Newton-Schulz iterations."""
-    fast = torch.bfloat16 if matrix_OI.device.type == "cuda" else torch.float32
+
+def orthogonal(matrix_OI: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A matrix with the same singular vectors and singular values near 1, by five Newton-Schulz iterations in `dtype`."""
     tall = matrix_OI.shape[0] > matrix_OI.shape[1]
-    x: Tensor = (matrix_OI.mT if tall else matrix_OI).to(fast)
-    x = x / (torch.linalg.vector_norm(x) + _TINY)  # no singular value above 1
+    x: Tensor = matrix_OI.mT if tall else matrix_OI
+    x = (x / (torch.linalg.vector_norm(x) + _TINY)).to(dtype)  # no singular value above 1
     for _ in range(_ROUNDS):
         gram = x @ x.mT
         x = _A * x + (_B * gram + _C * (gram @ gram)) @ x
