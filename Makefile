@@ -5,8 +5,8 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 PYTEST_ARGS ?=
-# As many processes as cores; each gets neighbouring tests, which share fixtures, and takes over from others when it is done.
-PARALLEL := -n logical --dist worksteal
+# One process more than there are cores, since some tests wait; each gets whole files, whose tests share fixtures.
+PARALLEL = -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadfile --no-loadscope-reorder
 VENV ?= .venv
 BIN := $(VENV)/bin
 PEER_VENV := $(VENV)-peer

@@ -31,6 +31,7 @@ settings.load_profile("vitlab")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 _SESSION = "VITLAB_TEST_SESSION"  # in the environment of every process of one session
+_LONG = ("contract", "e2e", "training", "models", "exporters", "evaluation", "studies")
 _PATIENCE = 30.0  # seconds that a process has to end after the last test
 
 
@@ -61,6 +62,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Mark the processes of this session, which workers of pytest-xdist and all children inherit."""
     if not hasattr(config, "workerinput"):
         os.environ[_SESSION] = uuid.uuid4().hex
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The folders with the longest files first, so that at the end no process of several is left alone with one."""
+    items.sort(key=lambda item: Path(item.location[0]).parts[1] not in _LONG)
 
 
 def pytest_collection_finish() -> None:

@@ -33,6 +33,7 @@ FAMILIES = {
     "LSTM-Mini/8": (),
     "RNN-Mini/8": (),
 }
+EXPORTED = [name for name in FAMILIES if name != "RNN-Mini/8"]  # it is an LSTM with another cell; its graph runs in onnxruntime below
 OTHERS = {
     "timm": "other.safetensors",
     "swin": "other.safetensors",
@@ -123,6 +124,7 @@ def test_it_answers_alike_in_every_runtime(trained: Trained, capsys: pytest.Capt
         assert [chance["probability"] for chance in top] == pytest.approx(chances, abs=2e-5)
 
 
+@pytest.mark.parametrize("trained", EXPORTED, indirect=True)
 @pytest.mark.parametrize("ending", RUNNERS)
 def test_its_file_for_another_runtime_answers_as_it_does(
     trained: Trained, ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -139,6 +141,7 @@ def test_its_file_for_another_runtime_answers_as_it_does(
         np.testing.assert_allclose(chances_1K[0], wanted_1K, atol=2e-5)
 
 
+@pytest.mark.parametrize("trained", EXPORTED, indirect=True)
 def test_in_8_bits_it_keeps_its_answers(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = ("--data", trained.tones, "--calibration", "32", "--max-drop", "10")
     facts = answer(capsys, "export", trained.model, tmp_path / "int8.onnx", "--int8", *few)

@@ -71,7 +71,7 @@ print("training goes on with smaller micro-batches")
 
 try:
     with limited(12):
-        run_to(large(2048, 1), Path("single"))
+        run_to(large(6144, 1), Path("single"))
 except TrainingError as error:
     print("training with one image:", error.message)
 

@@ -214,7 +214,7 @@ def test_recording_changes_no_output_bit(name: str) -> None:
 def test_a_compiled_model_gives_the_same_logits(name: str) -> None:
     model, images_BCHW = trained(name), images(CONFIGS[name])
     torch.compiler.reset()  # or the other cases' graphs count against this one's limit
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)  # the whole trace; needs no C++ compiler
+    compiled = torch.compile(model, backend="eager", fullgraph=True)  # the whole trace, and nothing made from it
     with torch.no_grad():
         torch.testing.assert_close(compiled(images_BCHW), model(images_BCHW), atol=1e-5, rtol=1e-5)
 
