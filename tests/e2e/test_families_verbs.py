@@ -33,7 +33,9 @@ FAMILIES = {
     "LSTM-Mini/8": (),
     "RNN-Mini/8": (),
 }
-EXPORTED = [name for name in FAMILIES if name != "RNN-Mini/8"]  # it is an LSTM with another cell; its graph runs in onnxruntime below
+EXPORTED = [
+    name for name in FAMILIES if name != "RNN-Mini/8"
+]  # it is an LSTM with another cell; its graph runs in onnxruntime below
 OTHERS = {
     "timm": "other.safetensors",
     "swin": "other.safetensors",

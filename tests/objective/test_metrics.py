@@ -77,6 +77,11 @@ def test_the_bootstrap_interval_of_a_mean_is_the_normal_one_for_many_images() ->
         metrics.bootstrap(np.array([]))
 
 
+@pytest.mark.parametrize(("correct", "total", "low", "high"), [(8, 8, 0.6756, 1.0), (0, 8, 0.0, 0.3244), (15, 148, 0.0624, 0.1605)])
+def test_the_interval_of_a_proportion_is_wilsons(correct: int, total: int, low: float, high: float) -> None:
+    assert metrics.proportion_interval(correct, total) == pytest.approx((low, high), abs=1e-4)
+
+
 def test_of_equal_logits_the_lower_class_comes_first() -> None:
     assert metrics.top_classes(np.zeros((1, 4)), 2).tolist() == [[0, 1]]
 

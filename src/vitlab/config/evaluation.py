@@ -19,7 +19,7 @@ class EvaluateConfig:
     """Evaluation. Batch size, workers and backend change its speed and, except for the last bits of the logits, nothing else.
 
     `corrupt` is for images that cannot be read: `fail` stops at the first, `skip` counts each as wrong and reports it.
-    `bins` are those of the calibration error. `resamples` are drawn, from `seed`, for each 95 % interval; 0 for no intervals.
+    `bins` are those of the calibration error. `resamples` are drawn, from `seed`, for 95 % intervals of means; 0 for no intervals.
     `backend`, `device` and `merge` are those of the inference engine. `precision` asks for the threshold of the confidence above
     which this fraction of the predictions is correct.
     """

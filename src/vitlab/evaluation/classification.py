@@ -111,7 +111,7 @@ def check_labels(found: Logits) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """`correct` of `total` images, and the 95 % interval of their ratio by bootstrap (None if it was not computed)."""
+    """`correct` of `total` images, and the 95 % interval of their ratio by Wilson's score (None if it was not computed)."""
 
     correct: int
     total: int
@@ -391,8 +391,9 @@ def _ranks_within(found: Logits, targets: Targets, labels_N: Ints) -> Ints:
 
 
 def _accuracy(correct_N: Bools, unread: int, config: EvaluateConfig) -> Accuracy:
-    counted = np.concatenate([correct_N, np.zeros(unread, np.bool_)])
-    return Accuracy(correct=int(counted.sum()), total=len(counted), interval=_interval(counted, config))
+    correct, total = int(correct_N.sum()), len(correct_N) + unread
+    interval = metrics.proportion_interval(correct, total) if config.resamples and total else None
+    return Accuracy(correct=correct, total=total, interval=interval)
 
 
 def _real(logits_NC: NDArray[np.float32], real: Sequence[Sequence[int]], config: EvaluateConfig) -> Accuracy:
@@ -401,7 +402,7 @@ def _real(logits_NC: NDArray[np.float32], real: Sequence[Sequence[int]], config:
     return _accuracy(correct_N, sum(len(classes) > 0 for classes in real[len(logits_NC) :]), config)
 
 
-def _interval(values: Floats | Bools, config: EvaluateConfig) -> tuple[float, float] | None:
+def _interval(values: Floats, config: EvaluateConfig) -> tuple[float, float] | None:
     if not config.resamples or not len(values):
         return None
     return metrics.bootstrap(values, seed=config.seed, resamples=config.resamples)

@@ -5,6 +5,7 @@ Axes: N images, C classes, K predicted classes, R resamples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -157,6 +158,14 @@ def _slope_and_bend(logits_NC: NDArray[np.floating], labels_N: Ints, inverse: fl
         slope += float((mean_R - own_R).sum())
         bend += float(((chance_RC * wide_RC**2).sum(-1) - mean_R**2).sum())
     return slope, bend
+
+
+def proportion_interval(correct: int, total: int) -> tuple[float, float]:
+    """The 95 % interval of a proportion by Wilson's score, which also says how little 8 of 8 images prove: 67.6 to 100 %."""
+    z_squared = 1.959964**2
+    centre = (correct + z_squared / 2) / (total + z_squared)
+    half = math.sqrt(z_squared * (correct * (total - correct) / total + z_squared / 4)) / (total + z_squared)
+    return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
 def bootstrap(
