@@ -1,12 +1,14 @@
 """Images/s of training from tar shards on an S3 server with latency, against the same shards on disk.
 
-    python benchmarks/storage.py [--latency 20] [--rounds 5] [--images 600] [--workers 1] [--data FOLDER]
+    python benchmarks/storage.py [--latency 20] [--rounds 3] [--images 900] [--workers 1] [--copies 1] [--data FOLDER]
 
 ImageNet images as shards, decoded, cropped to 224 px and flipped, by worker processes. The server is a process of its own that
 speaks as much of S3 as reading needs (moto reads a whole shard for each range of it) and waits before each answer. Each round
-reads the same images in the same random order from disk, from the server with an empty cache, and from the server with what that
-has cached, one after another, so that a busy moment of the machine falls on all; the first also without reading in advance.
-`cpu ms` is the CPU time of this process and its workers for each image, without the server's.
+reads the same images in the same random order from disk, from the server with an empty cache, from what that has cached, and from
+the server with a cache so small that each image is a request of its own, one after another, so that a busy moment of the machine
+falls on all. Workers first read a shard of their own, which starts and connects them; then time is taken, from the first request
+to the last image. `--copies` makes the data larger. CPU time is that of each image, of this process and its workers, and of the
+server, which in real life has a machine of its own.
 """
 
 from __future__ import annotations
@@ -21,19 +23,23 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, PackConfig, WorkerKind
-from vitlab.data.batch import Filler
+import numpy as np
+
+from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, PackConfig
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
 from vitlab.data.pack import pack
-from vitlab.data.sampler import Picks
+from vitlab.data.sampler import Picks, RandomSampler
 from vitlab.data.transforms import training_pipeline
+from vitlab.data.workers.processes import Processes
 
 BATCH = 50
+PREFETCH = 3
 
 
 class Server(BaseHTTPRequestHandler):
@@ -57,12 +63,14 @@ class Server(BaseHTTPRequestHandler):
         size = path.stat().st_size
         found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         first, last = (int(found[1]), min(int(found[2] or size - 1), size - 1)) if found else (0, size - 1)
+        length = last - first + 1
         headers = {"ETag": f'"{path.stat().st_mtime_ns:x}"', "Last-Modified": "Wed, 01 Jan 2025 00:00:00 GMT"}
         if found:
             headers["Content-Range"] = f"bytes {first}-{last}/{size}"
-        with path.open("rb") as file:
-            body = os.pread(file.fileno(), last - first + 1, first) if self.command == "GET" else b""
-        self._send(206 if found else 200, body, headers, length=last - first + 1)
+        self._send(206 if found else 200, b"", headers, length=length)
+        if self.command == "GET":
+            with path.open("rb") as file:
+                self.connection.sendfile(file, first, length)
 
     do_HEAD = do_GET
 
@@ -107,34 +115,82 @@ def serve(folder: Path, latency: float) -> None:
     sys.stdin.read()
 
 
-def cpu_seconds() -> float:
-    """CPU time of this process and of the children that have ended."""
-    now = os.times()
-    return now.user + now.system + now.children_user + now.children_system
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AfterWarmup:
+    """`warmup` positions that repeat the first `first` images of a dataset, then the others in the random order of training."""
+
+    warmup: int
+    first: int
+    rest: RandomSampler
+
+    @property
+    def epoch_length(self) -> int:
+        """The images after the first ones."""
+        return self.rest.epoch_length
+
+    @property
+    def total(self) -> int | None:
+        """It never ends."""
+        return None
+
+    def picks(self, start: int, stop: int) -> Picks:
+        """The images of these positions, none of which are on both sides."""
+        if start >= self.warmup:
+            picks = self.rest.picks(start - self.warmup, stop - self.warmup)
+            return replace(picks, index_B=picks.index_B + self.first)
+        place_B = np.arange(start, stop)
+        return Picks(index_B=place_B % self.first, epoch_B=np.zeros_like(place_B), repeat_B=place_B)
 
 
-def measured(data: str, images: int, workers: int, kind: WorkerKind) -> tuple[float, float]:
-    """Images/s once the workers run, and CPU milliseconds of each image."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Images/s, and CPU milliseconds of an image."""
+
+    rate: float
+    client: float
+    server: float
+
+
+def cpu_seconds(*processes: int) -> float:
+    """CPU time of processes that run."""
+    ticks = 0
+    for process in processes:
+        facts = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        ticks += int(facts[11]) + int(facts[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def measured(data: str, warm: str, images: int, workers: int, server: int) -> Speed:
+    """Read the warm-up, then some images of an epoch."""
     pipeline = training_pipeline(Augment(image_size=(224, 224)), channels=3, limits=DecodeLimits())
-    config = LoaderConfig(batch_size=BATCH, workers=workers, worker_kind=kind, cache="none", prefetch=3)
-    dataset = open_dataset(data, split="all")
-    began_cpu = cpu_seconds()
-    with Loader(dataset, pipeline, config=config, train=True) as loader, loader.batches() as stream:
-        next(stream)
-        began = time.perf_counter()
-        for _ in range(images // BATCH):
+    config = LoaderConfig(batch_size=BATCH, workers=workers, worker_kind="process", cache="none", prefetch=PREFETCH)
+    dataset, first = open_dataset(f"{warm}::{data}", split="all"), len(open_dataset(warm, split="all"))
+    count = images // BATCH * BATCH
+    assert count <= len(dataset) - first, "more images than the data has: use --copies"
+    with Loader(dataset, pipeline, config=config, train=True) as loader:
+        warmup = 2 * PREFETCH * BATCH
+        loader.sampler = AfterWarmup(warmup=warmup, first=first, rest=RandomSampler(length=len(dataset) - first, seed=0))
+        with loader.batches() as stream:
             next(stream)
-        seconds = time.perf_counter() - began
-    done = images // BATCH * BATCH
-    return done / seconds, (cpu_seconds() - began_cpu) / (done + BATCH) * 1000
+            assert isinstance(stream.pool, Processes)
+            ours = os.getpid(), *stream.pool.pids
+            stream.pool.forget()  # the batches in progress are done
+        began_ours, began_server, began = cpu_seconds(*ours), cpu_seconds(server), time.perf_counter()
+        with loader.batches(warmup) as stream:
+            for _ in range(count // BATCH):
+                next(stream)
+            seconds = time.perf_counter() - began
+            client, served = cpu_seconds(*ours) - began_ours, cpu_seconds(server) - began_server
+    return Speed(rate=count / seconds, client=client / count * 1000, server=served / count * 1000)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latency", type=float, default=20.0, help="milliseconds before each answer")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--images", type=int, default=900)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--copies", type=int, default=1, help="how often the data lies on the server")
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data" / "imagenet_val_1000.zip")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -144,6 +200,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         shards = Path(made) / "shards"
         pack(str(given.data), shards, split="all", config=PackConfig(shard_bytes=16 * 2**20))
+        packed = sorted(shards.glob("*.tar"))
+        shutil.copy(packed[0], shards / "warm.tar")
+        for file in packed:
+            for copy in range(given.copies):
+                os.link(file, shards / f"data-{copy}-{file.name}")
+            file.unlink()
         command = [sys.executable, __file__, "--serve", str(shards), "--latency", str(given.latency)]
         server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
@@ -154,45 +216,38 @@ def main() -> None:
                 "AWS_SECRET_ACCESS_KEY": "benchmark",
                 "AWS_DEFAULT_REGION": "us-east-1",
             }
-            report(shards, made, given.rounds, given.images, given.workers, given.latency)
+            report(shards, made, given, server.pid)
         finally:
             server.communicate()
 
 
-def report(shards: Path, made: str, rounds: int, images: int, workers: int, latency: float) -> None:
+def report(shards: Path, made: str, given: argparse.Namespace, server: int) -> None:
     """Measure all of them in turn, and print the medians and the ratios to disk."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    plain = Filler.expect  # in threads, where it can be replaced
-
-    def unprepared(self: Filler, picks: Picks) -> None:
-        """Read nothing in advance."""
-
+    found: dict[str, list[Speed]] = {}
     os.environ["XDG_CACHE_HOME"] = f"{made}/first"
-    open_dataset("s3://bucket/", split="all")  # the indices of the shards, which are cached from now on
-    for number in range(rounds + 1):  # the first warms the disk and the imports, and does not count
-        for name in ("disk", "server", "server, again", "server, nothing in advance"):
-            prepared = not name.endswith("advance")
-            if not prepared and number != 1:
-                continue  # it is slow: once
-            cache = Path(f"{made}/cache-{number}-{prepared}")
+    open_dataset("s3://bucket/*.tar", split="all")  # the indices of the shards, which are cached from now on
+    for number in range(given.rounds + 1):  # the first warms the disk and the imports, and does not count
+        for name in ("disk", "server, empty cache", "server, from the cache", "server, small cache"):
+            cache = Path(f"{made}/cache-{number}-{name.endswith('small cache')}")
             if not cache.exists():
                 shutil.copytree(f"{made}/first/vitlab/shards", cache / "vitlab" / "shards")
             os.environ["XDG_CACHE_HOME"] = str(cache)
-            Filler.expect = plain if prepared else unprepared  # type: ignore[method-assign]
-            data = str(shards) if name == "disk" else "s3://bucket/"
-            rate = measured(data, images if prepared else BATCH, workers, "process" if prepared else "thread")
+            os.environ["VITLAB_REMOTE_CACHE"] = "0.01" if name.endswith("small cache") else "10"
+            place = str(shards) if name == "disk" else "s3://bucket"
+            speed = measured(f"{place}/data-*.tar", f"{place}/warm.tar", given.images, given.workers, server)
             if number:
-                found.setdefault(name, []).append(rate)
-    disk = statistics.median(rate for rate, _ in found["disk"])
+                found.setdefault(name, []).append(speed)
+        for old in Path(made).glob(f"cache-{number}-*"):
+            shutil.rmtree(old)
+    disk = statistics.median(speed.rate for speed in found["disk"])
     print(
-        f"{latency:g} ms of latency, {workers} worker(s), {images} images a round, {rounds} rounds, load {os.getloadavg()[0]:.1f}"
+        f"{given.latency:g} ms of latency, {given.workers} worker(s), {given.images} images a round, {given.rounds} rounds,"
+        f" load {os.getloadavg()[0]:.1f}\n{'':24} images/s  of disk (least to most)  CPU ms of an image: client  server"
     )
-    for name, rates in found.items():
-        rate, cpu = (statistics.median(values) for values in zip(*rates, strict=True))
-        ratios = sorted(one / other for (one, _), (other, _) in zip(rates, found["disk"], strict=False))
-        print(
-            f"{name:28} {rate:7.1f} images/s  {cpu:6.2f} cpu ms   {rate / disk:5.2f} of disk ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-        )
+    for name, speeds in found.items():
+        rate, client, served = (statistics.median(getattr(one, key) for one in speeds) for key in ("rate", "client", "server"))
+        ratios = sorted(one.rate / other.rate for one, other in zip(speeds, found["disk"], strict=True))
+        print(f"{name:24} {rate:8.1f}  {rate / disk:7.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) {client:31.2f} {served:7.2f}")
 
 
 if __name__ == "__main__":

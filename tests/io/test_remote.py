@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -143,28 +144,114 @@ def test_a_server_that_sends_whole_files_is_refused(serve: Callable[[Server], li
         remote.read_range(A, 0, 5)
 
 
-def test_a_range_is_read_once_and_again_if_its_copy_is_damaged(
-    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory.pipe_file("/io/a.bin", bytes(range(200)))
-    found = remote.info(A)
-    assert found is not None
-    asked: list[int] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The ranges (offset, length) that the server is asked for, from now on."""
+    found: list[tuple[int, int]] = []
     plain = remote.read_range
 
     def read_range(address: Address, offset: int, length: int) -> bytes:
-        asked.append(1)
+        found.append((offset, length))
         return plain(address, offset, length)
 
     monkeypatch.setattr(remote, "read_range", read_range)
-    file = remote.RemoteFile(A, found.stamp)
+    return found
+
+
+def stamp(address: Address = A) -> remote.Stamp:
+    found = remote.info(address)
+    assert found is not None
+    return found.stamp
+
+
+def cached(tmp_path: Path) -> list[Path]:
+    return sorted(entry for entry in (tmp_path / "cache").rglob("*") if entry.is_file())
+
+
+def test_a_range_is_read_once_and_again_if_its_copy_is_damaged(memory: Any, tmp_path: Path, asked: list[tuple[int, int]]) -> None:
+    memory.pipe_file("/io/a.bin", bytes(range(200)))
+    file = remote.RemoteFile(A, stamp())
     assert file.read(10, 50) == file.read(10, 50) == bytes(range(10, 60))
-    assert len(asked) == 1
-    [block] = [entry for entry in (tmp_path / "cache").rglob("*") if entry.is_file()]
+    assert asked == [(10, 50)]
+    [block] = cached(tmp_path)
     block.write_bytes(block.read_bytes()[:-1] + b"?")
     assert file.read(10, 50) == bytes(range(10, 60))
-    assert len(asked) == 2
+    assert asked == [(10, 50)] * 2
     assert file.read(190, 50) == bytes(range(190, 200))
+
+
+@pytest.fixture
+def blocks(memory: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[remote.RemoteFile]:
+    """A file of 230 different bytes that is read in blocks of 100."""
+    monkeypatch.setattr(remote, "_BLOCK", 100)
+    monkeypatch.setattr(remote, "_process", remote._Process())
+    memory.pipe_file("/io/a.bin", bytes(range(230)))
+    yield remote.RemoteFile(A, stamp(), blocks=True)
+    remote._process.close()
+
+
+def test_each_block_is_asked_for_once_whatever_is_read_and_expected(
+    blocks: remote.RemoteFile, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranges = [(offset, length) for offset in (0, 7, 99, 100, 150, 229) for length in (0, 1, 40, 101, 200)]
+    blocks.expect(ranges)
+    for _ in range(2):
+        for offset, length in ranges:
+            assert blocks.read(offset, length) == bytes(range(230))[offset : offset + length]
+        remote._process.close()
+        monkeypatch.setattr(remote, "_process", remote._Process())  # another process
+    assert sorted(asked) == [(0, 100), (100, 100), (200, 30)]
+
+
+def test_blocks_are_expected_in_other_threads_and_an_error_there_reaches_the_reader(
+    blocks: remote.RemoteFile, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def read_range(address: Address, offset: int, length: int) -> bytes:
+        threads.append(threading.current_thread().name)
+        assert go.wait(60)
+        raise StorageError("broken")
+
+    go = threading.Event()
+    monkeypatch.setattr(remote, "read_range", read_range)
+    blocks.expect([(0, 10), (20, 10)])
+    blocks.expect([(30, 10)])
+    coming = list(remote._process.coming.values())
+    assert len(coming) == 1
+    go.set()
+    with pytest.raises(StorageError, match="broken"):
+        blocks.read(0, 10)
+    assert isinstance(coming[0].exception(60), StorageError)
+    assert threads[0].startswith("remote")
+
+
+def test_a_damaged_block_is_fetched_again_and_one_that_does_not_stay_by_exact_ranges(
+    blocks: remote.RemoteFile, tmp_path: Path, asked: list[tuple[int, int]]
+) -> None:
+    assert blocks.read(10, 20) == bytes(range(10, 30))
+    [block] = cached(tmp_path)
+    block.write_bytes(block.read_bytes()[:-1] + b"?")
+    assert blocks.read(20, 20) == bytes(range(20, 40))
+    assert asked == [(0, 100)] * 2
+    block.unlink()
+    blocks.expect([(10, 20)])
+    assert blocks.read(10, 20) == bytes(range(10, 30))
+    assert asked[2:] == [(10, 20)]
+
+
+def test_a_file_that_changes_is_refused_also_in_blocks(blocks: remote.RemoteFile, memory: Any, tmp_path: Path) -> None:
+    memory.pipe_file("/io/a.bin", bytes(230))
+    with pytest.raises(DataError, match="has changed since it was opened"):
+        blocks.read(0, 10)
+    assert not cached(tmp_path)
+
+
+def test_data_is_read_in_blocks_if_half_of_the_cache_holds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for gib, expected in (("2", True), ("1.9", False), ("0", False)):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / gib))
+        monkeypatch.setenv("VITLAB_REMOTE_CACHE", gib)
+        assert remote.fits_cache(2**30) == expected
 
 
 def test_a_copy_of_a_file_is_made_again_when_it_is_damaged_or_the_file_changes(memory: Any) -> None:

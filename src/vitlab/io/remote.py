@@ -4,8 +4,8 @@ Everything that vitlab asks a server for goes through `_asked`: each request has
 and 429, a cut or reset connection, a body that ends too early, no answer in time) is asked again with growing, random pauses; what
 does not is one sentence with a hint. fsspec and the package of a scheme are imported when an address is first used.
 
-A process has one file system for each scheme, made on first use and again after a fork. Ranges are kept in a cache on disk
-(io/block_cache.py); `RemoteFile.expect` reads ranges in advance, in threads.
+A process has one file system for each scheme, made on first use and again after a fork. What is read is kept in a cache on disk
+(io/block_cache.py); `RemoteFile.expect` reads in advance, in threads.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import ssl
 import tempfile
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +32,7 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from importlib import import_module
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -86,11 +87,14 @@ _VERSIONS = (
     "created",
 )
 _CHUNK = 16 * 2**20  # bytes of one request for a whole file
+_BLOCK = 4 * 2**20  # bytes of a block of a file that holds many images
+_BLOCK_THREADS = 8  # requests in flight for blocks that are read in advance
+_MOST_FETCHES = 2  # of a block in a process; if it is gone again, only what is needed is fetched
 _THREADS = 32  # requests in flight for ranges that are read in advance
 _MOST_EXPECTED = 256 * 2**20  # bytes of ranges that are read in advance and not yet taken
 _SIGNED_SECONDS = 900  # seconds for which a signed address is used
 _FORGOTTEN = 120.0  # seconds after which nobody comes for such a range any more
-_BYTES_A_SECOND = 2**18  # the slowest upload that is waited for
+_BYTES_A_SECOND = 2**18  # the slowest transfer that is waited for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +146,43 @@ class _Expected:
 # --- one request --------------------------------------------------------------------------------------------------------------
 
 
+class _Pool:
+    """Threads that do what is submitted, in order. They are daemons: no program waits for them when it ends."""
+
+    def __init__(self, threads: int) -> None:
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._threads = [threading.Thread(target=self._serve, name=f"remote-{n}", daemon=True) for n in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """The result of `work()`, later."""
+        future: Future[T] = Future()
+        self._work.put((future, work))
+        return future
+
+    def close(self) -> None:
+        """Cancel what has not begun, and wait for the rest."""
+        with suppress(Empty):
+            while (item := self._work.get_nowait()) is not None:
+                item[0].cancel()
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            future, work = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 (whoever asks for the result gets it)
+                future.set_exception(error)
+            del item, future, work  # nothing is kept while waiting
+
+
 class _Process:
     """What one process has open: file systems, threads, and the ranges that are read in advance."""
 
@@ -149,10 +190,13 @@ class _Process:
         self.number = os.getpid()
         self.lock = threading.Lock()
         self.systems: dict[str, Any] = {}
-        self.pool: ThreadPoolExecutor | None = None
+        self.pool: _Pool | None = None
         self.expected: OrderedDict[_Range, _Expected] = OrderedDict()
         self.expected_bytes = 0
-        self.checked: set[tuple[str, Stamp]] = set()
+        self.block_pool: _Pool | None = None
+        self.coming: dict[str, Future[None]] = {}  # blocks that are read in advance
+        self.fetched: Counter[str] = Counter()  # how often a block was fetched
+        self.seen: dict[str, Stamp] = {}  # address -> the version that the server sent last
         self.checking = threading.Lock()
         self.signed: dict[str, tuple[str, float]] = {}  # address -> signed address, and until when it is used
         self.connections: dict[tuple[int, str], HTTPConnection] = {}  # of each thread to each host
@@ -161,8 +205,9 @@ class _Process:
 
     def close(self) -> None:
         """End what it has open."""
-        if self.pool is not None:
-            self.pool.shutdown(cancel_futures=True)
+        for pool in (self.pool, self.block_pool):
+            if pool is not None:
+                pool.close()
         for connection in self.connections.values():
             connection.close()
 
@@ -408,7 +453,8 @@ def read_range(address: Address, offset: int, length: int, *, error: type[Vitlab
     def read(system: Any) -> bytes:
         data = _read_directly(system, address, offset, length)
         if data is None:
-            data = system.cat_file(address.text, start=offset, end=offset + length, **_limited(system, PATIENCE.timeout))
+            limit = _limited(system, PATIENCE.timeout + length / _BYTES_A_SECOND)
+            data = system.cat_file(address.text, start=offset, end=offset + length, **limit)
         assert isinstance(data, bytes)
         if len(data) > length:
             raise StorageError(
@@ -466,6 +512,9 @@ def _read_directly(system: Any, address: Address, offset: int, length: int) -> b
         else:
             here.connections[key] = connection
         if answer.status == HTTPStatus.PARTIAL_CONTENT:
+            _, _, size = answer.headers.get("Content-Range", "").partition("/")
+            if size.isdecimal() and (tag := answer.headers.get("ETag")):
+                here.seen[address.text] = Info(size=int(size), version=tag.strip('"')).stamp
             return data
         if answer.status in _TEMPORARY:
             raise _StatusError(answer.status)
@@ -501,68 +550,140 @@ def read_now(address: Address, *, most: int, error: type[VitlabError] = DataErro
 class RemoteFile:
     """A file read by offset, as io/files.py's PositionedFile reads one on disk. Picklable; safe with threads and after a fork.
 
-    `stamp` describes the file when its offsets were listed. Ranges come from the cache, from those that are `expect`ed, or from
-    the server, which is first asked, once in each process, whether the file is still the same; not without `check`, for a file that
-    is read in one piece.
+    `stamp` describes the file when its offsets were listed; a file that has changed since is refused, but not without `check`, for
+    a file that is read in one piece. Bytes come from the cache, from what is `expect`ed, or from the server. With `blocks`, the
+    server is asked for whole blocks of the file, each once; else for exactly what is read (`fits_cache` says which is better).
     """
 
-    def __init__(self, address: Address, stamp: Stamp, *, check: bool = True) -> None:
+    def __init__(self, address: Address, stamp: Stamp, *, check: bool = True, blocks: bool = False) -> None:
         self.address = address
         self.stamp = stamp
         self._check = check
+        self._blocks = blocks
+        self._version = f"{address}|{stamp}"
 
     def read(self, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`; fewer only at the end of the file."""
         length = max(0, min(length, self.stamp[0] - offset))
+        if not self._blocks:
+            return self._read_range(offset, length)
+        end = offset + length
+        parts = []
+        for start in self._starts(offset, length):
+            first, last = max(offset, start), min(end, start + _BLOCK)
+            parts.append(self._read_part(start, first - start, last - first))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Begin to read these ranges (offset, length), which will be asked for soon."""
+        if self._blocks:
+            for start in dict.fromkeys(start for offset, length in ranges for start in self._starts(offset, length)):
+                self._expect_block(start)
+        else:
+            self._expect_ranges(ranges)
+
+    # Blocks: they lie in the cache, and images are read from there.
+
+    def _starts(self, offset: int, length: int) -> range:
+        """Where the blocks begin that hold a range."""
+        end = min(offset + length, self.stamp[0])
+        return range(offset // _BLOCK * _BLOCK if offset < end else end, end, _BLOCK)
+
+    def _read_part(self, start: int, inside: int, length: int) -> bytes:
+        """`length` bytes of the block that begins at `start`."""
+        here, cache, name = _here(), block_cache(), self._name(start, _BLOCK)
+        if (coming := here.coming.get(name)) is not None:
+            coming.result()
+        if (kept := cache.get(name, inside, length)) is not None:
+            return kept
+        if here.fetched[name] >= _MOST_FETCHES:  # others need the cache, or its disk is full
+            return self._read_range(start + inside, length)
+        return self._fetch_block(start)[inside : inside + length]
+
+    def _expect_block(self, start: int) -> None:
+        here, cache, name = _here(), block_cache(), self._name(start, _BLOCK)
+        with here.lock:
+            if name in here.coming or cache.is_verified(name) or here.fetched[name] >= _MOST_FETCHES:
+                return
+            here.block_pool = here.block_pool or _Pool(_BLOCK_THREADS)
+            here.coming[name] = coming = here.block_pool.submit(partial(self._bring_block, start))
+        coming.add_done_callback(lambda _: here.coming.pop(name, None))
+
+    def _bring_block(self, start: int) -> None:
+        """Have a block in the cache, verified."""
+        if block_cache().get(self._name(start, _BLOCK), 0, 0) is None:
+            self._fetch_block(start)
+
+    def _fetch_block(self, start: int) -> bytes:
+        here, name = _here(), self._name(start, _BLOCK)
+
+        def fetch() -> bytes:
+            with here.lock:
+                here.fetched[name] += 1
+            return self._ask(start, min(_BLOCK, self.stamp[0] - start))
+
+        return block_cache().fill(name, fetch, parts=True)
+
+    # Ranges: one request for each, which is held in memory until it is read.
+
+    def _read_range(self, offset: int, length: int) -> bytes:
         here = _here()
         with here.lock:
             waiting = here.drop(self._key(offset, length), cancel=False)
-        return self._read(offset, length) if waiting is None else waiting.answer.result()
+        return self._bring_range(offset, length) if waiting is None else waiting.answer.result()
 
-    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Begin to read these ranges (offset, length), which will be asked for soon; beyond the limit, they are read then."""
-        here, now = _here(), time.monotonic()
+    def _expect_ranges(self, ranges: Sequence[tuple[int, int]]) -> None:
+        here, cache, now = _here(), block_cache(), time.monotonic()
         with here.lock:
-            pool = here.pool = here.pool or ThreadPoolExecutor(_THREADS, thread_name_prefix="remote")
+            pool = here.pool = here.pool or _Pool(_THREADS)
             for key, waiting in list(here.expected.items()):
                 if now - waiting.since < _FORGOTTEN:
                     break  # the others are younger
                 here.drop(key)  # of a stream that ended early
             for offset, length in ranges:
                 key = self._key(offset, length)
-                if key not in here.expected and here.expected_bytes + length <= _MOST_EXPECTED:
-                    here.expected[key] = _Expected(since=now, answer=pool.submit(self._read, offset, length))
-                    here.expected_bytes += length
+                if key in here.expected or here.expected_bytes + length > _MOST_EXPECTED or self._name(offset, length) in cache:
+                    continue  # it is read when it is asked for
+                here.expected[key] = _Expected(since=now, answer=pool.submit(partial(self._bring_range, offset, length)))
+                here.expected_bytes += length
+
+    def _bring_range(self, offset: int, length: int) -> bytes:
+        cache, name = block_cache(), self._name(offset, length)
+        kept = cache.get(name)
+        return cache.fill(name, partial(self._ask, offset, length)) if kept is None else kept
 
     def _key(self, offset: int, length: int) -> _Range:
         return self.address.text, self.stamp, offset, length
 
-    def _read(self, offset: int, length: int) -> bytes:
-        name = f"{self.address}|{self.stamp}|{offset}|{length}"
-        cache = block_cache()
-        if (kept := cache.get(name)) is not None and len(kept) == length:
-            return kept
-        if self._check:
-            self._check_version()
+    # Both.
+
+    def _name(self, offset: int, length: int) -> str:
+        return f"{self._version}|{offset}|{length}"
+
+    def _ask(self, offset: int, length: int) -> bytes:
+        """These bytes from the server, of the version that was opened."""
         data = read_range(self.address, offset, length)
-        cache.put(name, data)
+        here = _here()
+        if self._check and here.seen.get(self.address.text) != self.stamp:
+            with here.checking:  # one thread asks, and the others wait for its answer
+                if here.seen.get(self.address.text) != self.stamp:
+                    found = info(self.address)
+                    if found is None or found.stamp != self.stamp:
+                        raise DataError(f"{self.address} has changed since it was opened", hint="start again")
+                    here.seen[self.address.text] = found.stamp
         return data
 
-    def _check_version(self) -> None:
-        here, key = _here(), (self.address.text, self.stamp)
-        if key in here.checked:
-            return
-        with here.checking:  # one thread asks, and the others wait for its answer
-            if key in here.checked:
-                return
-            found = info(self.address)
-            if found is None or found.stamp != self.stamp:
-                raise DataError(f"{self.address} has changed since it was opened", hint="start again")
-            here.checked.add(key)
+
+def fits_cache(size: int) -> bool:
+    """Whether data of so many bytes is read in blocks: it fits into half of the cache, so that a block stays until all is used.
+
+    Images come in random order, so the blocks of larger data would be removed and fetched again, each time for one image of them.
+    """
+    return 2 * size <= block_cache().limit
 
 
 def block_cache() -> BlockCache:
-    """The cache of ranges: in the user's cache folder, or wherever XDG_CACHE_HOME is now."""
+    """The cache of blocks and ranges: in the user's cache folder, or wherever XDG_CACHE_HOME is now."""
     here, folder = _here(), cache_folder() / "remote"
     if here.cache is None or here.cache.folder != folder:
         here.cache = BlockCache(folder, default_limit(folder))
