@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from vitlab.errors import StorageError, masked
@@ -70,8 +71,10 @@ class Address:
         return Address(path + self.text[len(self.path) :])
 
     def __str__(self) -> str:
-        return masked(self.text)
+        return _shown(self.text)
 
+
+_shown = lru_cache(maxsize=4096)(masked)  # the name of each image begins with it
 
 Place = Path | Address
 """Where data is: on disk or at an address."""

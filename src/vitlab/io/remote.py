@@ -87,10 +87,9 @@ _VERSIONS = (
     "created",
 )
 _CHUNK = 16 * 2**20  # bytes of one request for a whole file
-_BLOCK = 4 * 2**20  # bytes of a block of a file that holds many images
-_BLOCK_THREADS = 8  # requests in flight for blocks that are read in advance
+_BLOCK = 2**20  # bytes of a block of a file that holds many images
 _MOST_FETCHES = 2  # of a block in a process; if it is gone again, only what is needed is fetched
-_THREADS = 32  # requests in flight for ranges that are read in advance
+_THREADS = 32  # requests in flight for what is read in advance
 _MOST_EXPECTED = 256 * 2**20  # bytes of ranges that are read in advance and not yet taken
 _SIGNED_SECONDS = 900  # seconds for which a signed address is used
 _FORGOTTEN = 120.0  # seconds after which nobody comes for such a range any more
@@ -193,7 +192,6 @@ class _Process:
         self.pool: _Pool | None = None
         self.expected: OrderedDict[_Range, _Expected] = OrderedDict()
         self.expected_bytes = 0
-        self.block_pool: _Pool | None = None
         self.coming: dict[str, Future[None]] = {}  # blocks that are read in advance
         self.fetched: Counter[str] = Counter()  # how often a block was fetched
         self.seen: dict[str, Stamp] = {}  # address -> the version that the server sent last
@@ -202,12 +200,12 @@ class _Process:
         self.connections: dict[tuple[int, str], HTTPConnection] = {}  # of each thread to each host
         self.indirect = bool(getproxies())  # through a proxy, the cloud's own package asks
         self.cache: BlockCache | None = None
+        self.cache_place: tuple[str | None, str | None] = None, None
 
     def close(self) -> None:
         """End what it has open."""
-        for pool in (self.pool, self.block_pool):
-            if pool is not None:
-                pool.close()
+        if self.pool is not None:
+            self.pool.close()
         for connection in self.connections.values():
             connection.close()
 
@@ -605,8 +603,8 @@ class RemoteFile:
         with here.lock:
             if name in here.coming or cache.is_verified(name) or here.fetched[name] >= _MOST_FETCHES:
                 return
-            here.block_pool = here.block_pool or _Pool(_BLOCK_THREADS)
-            here.coming[name] = coming = here.block_pool.submit(partial(self._bring_block, start))
+            pool = here.pool = here.pool or _Pool(_THREADS)
+            here.coming[name] = coming = pool.submit(partial(self._bring_block, start))
         coming.add_done_callback(lambda _: here.coming.pop(name, None))
 
     def _bring_block(self, start: int) -> None:
@@ -684,9 +682,10 @@ def fits_cache(size: int) -> bool:
 
 def block_cache() -> BlockCache:
     """The cache of blocks and ranges: in the user's cache folder, or wherever XDG_CACHE_HOME is now."""
-    here, folder = _here(), cache_folder() / "remote"
-    if here.cache is None or here.cache.folder != folder:
-        here.cache = BlockCache(folder, default_limit(folder))
+    here, place = _here(), (os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME"))
+    if here.cache is None or here.cache_place != place:  # compared as text: this is asked twice for each image
+        folder = cache_folder() / "remote"
+        here.cache, here.cache_place = BlockCache(folder, default_limit(folder)), place
     return here.cache
 
 

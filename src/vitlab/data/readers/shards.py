@@ -1,7 +1,7 @@
 """Tar shards in the WebDataset layout (`key.jpg` beside `key.cls` or `key.json`), or with class folders, or without labels.
 
 The index of a shard is made once and cached until the shard changes; images are then read by offset, in any order. Members are
-data: no .pkl, .pyd or .pth is interpreted, no program is run. A shard at an address (s3://...) is read by ranges, one an image.
+data: no .pkl, .pyd or .pth is interpreted, no program is run. A shard at an address (s3://...) is read by ranges.
 """
 
 from __future__ import annotations
