@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +13,9 @@ import torch
 from PIL import Image
 
 import vitlab
-from tests import processes
-from tests.data.coco_files import write_instances
 from tests.data.mask_images import CLASSES, drawn, write_folder
 from tests.training.small import last, losses, run_to, same
 from vitlab.checkpoints import Checkpoint
-from vitlab.cli.main import main
 from vitlab.config import ConvNeXtConfig, ResNetStem, SegmenterConfig, SwinConfig, ViTConfig, variant
 from vitlab.config.data import Augment, LoaderConfig, Preprocess
 from vitlab.config.model import ModelConfig
@@ -31,11 +26,9 @@ from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError, DataError, UsageError, VitlabError
 from vitlab.evaluation.segmentation import SegmentationEvaluation
 from vitlab.inference.segmentation import MaskPredictions, backbone_of, starts
-from vitlab.io.lock import locked
 from vitlab.models import build
 from vitlab.models.segmenter import Segmenter
 from vitlab.training.events import Finished
-from vitlab.training.run_folder import RunDirectory
 
 pytestmark = pytest.mark.e2e
 SIZE = (32, 40)
@@ -100,45 +93,6 @@ def test_a_run_that_stops_and_resumes_repeats_an_uninterrupted_one_bit_by_bit(sh
     metrics = [next(event for event in events if isinstance(event, Finished)).metrics for events in (whole, resumed)]
     assert metrics[0] == metrics[1]
     assert set(metrics[0]) == {"loss", "mean_iou", "pixel_accuracy"}
-
-
-@pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
-def test_train_on_coco_kill_resume_evaluate_predict_export(warm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On the command line, from polygons and run lengths to a file for another runtime."""
-    data = write_instances(tmp_path / "coco", splits={"train": range(12), "val": range(12, 16)})
-    words: list[str | Path] = [
-        "finetune",
-        data,
-        "--task",
-        "segment",
-        "--model",
-        "ViT-Mini/8",
-        "--image-size",
-        "32x40",
-        "--steps",
-        "12",
-    ]
-    words += ["--batch-size", "4", "--layers", "0,1", "--dice", "0.5", "--save-every", "1", "--workers", "0", "--quiet"]
-
-    def said(*command: str | Path) -> Any:
-        assert main([*map(str, command), "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    run, whole = tmp_path / "run", tmp_path / "whole"
-    with processes.started([warm / "vitlab", *words, "--out", run]) as process:
-        processes.eventually(lambda: max(RunDirectory(run).steps(), default=0) >= 3, process)
-        process.kill()
-        process.wait(processes.LIMIT)
-    with locked(run / "lock"):  # free once the run's own process is gone
-        pass
-    for out in (run, whole):
-        assert said(*words, "--out", out)["steps"] == 12
-    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    evaluated = said("evaluate", run, data, "--split", "val")
-    assert {one["class"] for one in evaluated["classes"]} == {"background", "disc", "square"}
-    said("export", run, tmp_path / "model.pt2")
-    assert main(["predict", str(run), str(data / "val2017"), "--out", str(tmp_path / "masks")]) == 0
-    assert len((tmp_path / "masks/masks.jsonl").read_text().splitlines()) == 4
 
 
 def test_the_micro_batch_does_not_change_the_update(shapes: Path, tmp_path: Path) -> None:

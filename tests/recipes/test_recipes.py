@@ -502,3 +502,11 @@ def test_an_image_size_with_whole_patches_of_every_size_is_chosen_or_refused() -
         made("finetune-folder", patch_sizes=((12, 12),), image_size=(160, 160))
     with pytest.raises(ConfigError, match="progressive_resizing"):
         made("finetune-folder", patch_sizes=((8, 8),), progressive_resizing=True)
+
+
+def test_a_recipe_with_progressive_resizing_leaves_it_out_if_patch_sizes_are_drawn() -> None:
+    sizes = ((1, 1), (2, 2))
+    assert made("small-data").train.progressive_resizing != ()
+    assert made("small-data", patch_sizes=sizes).train.progressive_resizing == ()
+    with pytest.raises(ConfigError, match="progressive_resizing"):
+        made("small-data", patch_sizes=sizes, progressive_resizing=True)

@@ -214,7 +214,7 @@ def with_execution(run: RunConfig, overrides: Overrides) -> RunConfig:
         trainable=overrides.trainable or train.trainable,
         blocks=train.blocks if overrides.blocks is None else overrides.blocks,
         dice=train.dice if overrides.dice is None else overrides.dice,
-        progressive_resizing=_resizing(run, overrides.progressive_resizing),
+        progressive_resizing=_resizing(run, overrides),
         patch_sizes=train.patch_sizes if overrides.patch_sizes is None else overrides.patch_sizes,
         precision=overrides.precision or train.precision,
         strategy=overrides.strategy or train.strategy,
@@ -229,10 +229,11 @@ def with_execution(run: RunConfig, overrides: Overrides) -> RunConfig:
     return replace(run, train=train, data=replace(run.data, loader=replace(loader, workers=workers)))
 
 
-def _resizing(run: RunConfig, asked: bool | None) -> Resizing:
-    """The rows of progressive resizing: as asked, else those that the run has."""
+def _resizing(run: RunConfig, overrides: Overrides) -> Resizing:
+    """The rows of progressive resizing: as asked, else those that the run has; a run that draws patch sizes has none."""
+    asked = overrides.progressive_resizing
     if asked is None:
-        return run.train.progressive_resizing
+        return () if overrides.patch_sizes else run.train.progressive_resizing
     rows = (run.train.progressive_resizing or small_first(run.model)) if asked else ()
     if asked and not rows:
         raise ConfigError(
