@@ -99,21 +99,47 @@ def test_masks_json_names_images_and_masks_anywhere_and_values_in_any_order(tmp_
     assert np.array_equal(both(opened(tmp_path), 0), both(dataset, 0))  # the folder of masks.json is the same data
 
 
-def test_vocs_layout_takes_its_lists_and_its_classes(tmp_path: Path) -> None:
+def write_voc(root: Path, *, lists: dict[str, str], images: int, masks: int) -> Path:
+    """VOC's layout: JPEGs, of which the first ones have masks, and lists of numbers."""
     for folder in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
-        (tmp_path / folder).mkdir(parents=True)
-    for number in range(4):
+        (root / folder).mkdir(parents=True)
+    for number in range(images):
         image, mask = drawn(number)
-        Image.fromarray(image).save(tmp_path / "JPEGImages" / f"{number}.jpg", quality=95)
-        if number < 3:
-            Image.fromarray(mask).save(tmp_path / "SegmentationClass" / f"{number}.png")
-    (tmp_path / "ImageSets/Segmentation/train.txt").write_text("0\n2\n")
-    (tmp_path / "ImageSets/Segmentation/val.txt").write_text("1\n")
+        Image.fromarray(image).save(root / "JPEGImages" / f"{number}.jpg", quality=95)
+        if number < masks:
+            Image.fromarray(mask).save(root / "SegmentationClass" / f"{number}.png")
+    for split, numbers in lists.items():
+        (root / f"ImageSets/Segmentation/{split}.txt").write_text("\n".join([*numbers.split(), ""]))
+    return root
+
+
+def test_vocs_layout_takes_its_lists_and_its_classes(tmp_path: Path) -> None:
+    write_voc(tmp_path, lists={"train": "0 2", "val": "1"}, images=5, masks=4)
     dataset = opened(tmp_path)
     assert dataset.labels[:3] == ("background", "aeroplane", "bicycle")
     assert len(dataset.labels) == 21
     assert [Path(opened(tmp_path, "train").name(index)).stem for index in range(2)] == ["0", "2"]
     assert [Path(opened(tmp_path, "val").name(0)).stem] == ["1"]
+    assert dataset.notes == ("1 masks left out that no list of ImageSets/Segmentation names",)
+    assert check_dataset(str(tmp_path)).masks == ()
+
+
+def test_data_check_finds_missing_misaligned_and_out_of_range_masks_of_voc(tmp_path: Path) -> None:
+    write_voc(tmp_path, lists={"train": "0 1 2 3 9", "val": "4 0 6"}, images=6, masks=6)
+    (tmp_path / "SegmentationClass/1.png").unlink()
+    (tmp_path / "JPEGImages/2.jpg").unlink()
+    Image.fromarray(drawn(3)[1][:, :-4]).save(tmp_path / "SegmentationClass/3.png")
+    Image.fromarray(np.full((40, 48), 21, np.uint8)).save(tmp_path / "SegmentationClass/4.png")  # VOC has the classes 0 to 20
+    report = check_dataset(str(tmp_path))
+    assert {(fault.place, fault.reason) for fault in report.faults} == {
+        ("JPEGImages/1.jpg", "has no mask"),
+        ("SegmentationClass/2.png", "is a mask without an image"),
+        ("9", "has no mask"),
+        ("6", "has no mask"),
+        ("0", "is in ImageSets/Segmentation/train.txt and in ImageSets/Segmentation/val.txt"),
+    }
+    assert [words in one.reason for words, one in zip(("40x44", "value 21"), report.masks, strict=True)] == [True, True]
+    assert {problem.kind for problem in report.problems()} >= {"layout", "mask"}
 
 
 def test_without_names_the_values_of_the_masks_are_the_classes(tmp_path: Path) -> None:

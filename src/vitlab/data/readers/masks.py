@@ -108,7 +108,7 @@ def open_masks(path: Path, *, faults: Faults | None = None) -> ImageDataset:
         listed_splits: dict[str, int] | None = None
     else:
         images = masks = Place.open(root, faults, left_out)
-        image_rows_of, mask_rows_of, listed_splits = _by_layout(images)
+        image_rows_of, mask_rows_of, listed_splits = _by_layout(images, faults)
     keys = _paired(images, masks, image_rows_of, mask_rows_of, listed_splits, faults)
     faults.raise_any(hint=_REPAIR)
     if not keys:
@@ -120,6 +120,8 @@ def open_masks(path: Path, *, faults: Faults | None = None) -> ImageDataset:
             left_out.used(name)
     splits = [_split_of(key) if listed_splits is None else listed_splits.get(key, UNDECLARED) for key in keys]
     undeclared = UNDECLARED in splits and listed_splits is None
+    if unlisted := len(mask_rows_of.keys() - listed_splits.keys()) if listed_splits else 0:
+        note = (*note, f"{unlisted} masks left out that no list of {_VOC_LISTS} names")
     return ImageDataset(
         contents=images.contents,
         rows=np.array([image_rows_of[key] for key in keys], np.int64),
@@ -154,7 +156,7 @@ def _by_path(place: Place) -> dict[str, int]:
     return {_stem(place.names[row]): row for row in place.rows}
 
 
-def _by_layout(place: Place) -> tuple[dict[str, int], dict[str, int], dict[str, int] | None]:
+def _by_layout(place: Place, faults: Faults) -> tuple[dict[str, int], dict[str, int], dict[str, int] | None]:
     """Images and masks of one place by their common path, and the splits that VOC's lists declare."""
     parts = {part for row in place.rows for part in PurePosixPath(place.names[row]).parts[:-1]}
     voc = {_VOC_IMAGES, _VOC_MASKS} <= parts
@@ -167,22 +169,25 @@ def _by_layout(place: Place) -> tuple[dict[str, int], dict[str, int], dict[str, 
                 at = folders.index(name)
                 found[side][_stem("/".join((*folders[:at], *folders[at + 1 :])))] = row
                 break
-    return found[0], found[1], _voc_splits(place, list(found[1])) if voc else None
+    return found[0], found[1], _voc_splits(place, list(found[1]), faults) if voc else None
 
 
 def _voc_list(split: str) -> str:
     return f"{_VOC_LISTS}/{split}.txt"
 
 
-def _voc_splits(place: Place, keys: Sequence[str]) -> dict[str, int]:
-    """The split of each image that a list of VOC names; none for the others."""
+def _voc_splits(place: Place, keys: Sequence[str], faults: Faults) -> dict[str, int]:
+    """The split of each image that a list of VOC names, none for the others; an image of two lists is a fault."""
     splits: dict[str, int] = {}
     around = {key.rpartition("/")[0] for key in keys}
     for split, name in enumerate(SPLITS):
         text = place.text(_voc_list(name))
-        for line in (text or "").splitlines():
-            if line.strip():
-                splits |= {f"{folder}/{line.strip()}" if folder else line.strip(): split for folder in around}
+        for line in sorted({line.strip() for line in (text or "").splitlines()} - {""}):
+            found = {f"{folder}/{line}" if folder else line: split for folder in around}
+            if twice := splits.keys() & found.keys():
+                other = SPLITS[splits[min(twice)]]
+                faults.add(line, f"is in {_voc_list(other)} and in {_voc_list(name)}")
+            splits |= found
     return splits
 
 
