@@ -1657,9 +1657,6 @@ def finetune(
             max_minutes=max_minutes,
             sweep=sweep or None,
         )
-        _refuse_given(
-            "makes steps of different lengths, and `minutes` plans with equal ones: give `epochs`", patch_sizes=patch_sizes
-        )
     if task != "classify":
         _refuse_given(
             "is not for segmentation" if task == "segment" else "is not for detection",

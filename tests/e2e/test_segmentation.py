@@ -220,6 +220,22 @@ def test_finetune_starts_from_a_classifier_and_from_a_segmenter(trained: Path, s
     assert scratch.config.start is None
 
 
+def test_one_segmenter_is_trained_and_evaluated_at_several_patch_sizes(shapes: Path, tmp_path: Path) -> None:
+    run = config(shapes, steps=60)
+    train = replace(run.train, evaluate_every=0, save_every=0, micro_batch=0, average=Average(decay=0.0))
+    flexible = replace(
+        run,
+        model=SegmenterConfig(backbone=backbone(), image_size=SIZE, num_classes=3),
+        train=replace(train, patch_sizes=((4, 4), (8, 8))),
+    )
+    run_to(flexible, tmp_path / "run")
+    fine, coarse = (vitlab.evaluate(tmp_path / "run", shapes, split="test", patch_size=size).metrics for size in (4, 8))
+    assert fine["mean_iou"] > coarse["mean_iou"] > 0.5
+    swin = SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4), image_size=SIZE, num_classes=3)
+    with pytest.raises(ConfigError, match="has patches of one size"):
+        replace(flexible, model=SegmenterConfig(backbone=swin, image_size=SIZE, num_classes=3))
+
+
 @pytest.mark.parametrize("name", ["hybrid", "swin", "convnext"])
 def test_the_features_of_other_families_are_segmented_too(name: str, shapes: Path, tmp_path: Path) -> None:
     vit = variant("ViT-Mini/8", num_classes=4, image_size=(32, 32))

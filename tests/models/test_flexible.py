@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 
 from tests.models.test_contract import CONFIGS, trained
 from vitlab.checkpoints.fit import Wanted, fit
-from vitlab.config import ViTConfig
+from vitlab.config import SegmenterConfig, ViTConfig
 from vitlab.models import build
-from vitlab.models.flexible import FlexibleViT
+from vitlab.models.flexible import FlexibleSegmenter, FlexibleViT
+from vitlab.models.segmenter import Segmenter
 from vitlab.models.vit import ViT
 
 SIZES = ((8, 8), (4, 8), (16, 16), (2, 4))
@@ -30,6 +33,33 @@ def test_a_patch_size_drawn_in_training_gives_what_a_model_loaded_at_it_gives(na
         with torch.no_grad():
             torch.testing.assert_close(flexible(images_BCHW, size), loaded(images_BCHW), atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(flexible(images_BCHW), model(images_BCHW))  # without a size: the model itself
+
+
+@pytest.mark.parametrize("decoder", ["linear", "mask-transformer"])
+def test_a_segmenter_at_a_drawn_patch_size_gives_what_one_loaded_at_it_gives(
+    decoder: Literal["linear", "mask-transformer"],
+) -> None:
+    backbone = CONFIGS["token"]
+    assert isinstance(backbone, ViTConfig)
+    layers = (0, backbone.layers - 1)
+    config = SegmenterConfig(
+        backbone=backbone, num_classes=3, image_size=backbone.image_size, decoder=decoder, decoder_heads=1, layers=layers
+    )
+    model = build(config, seed=2).eval()
+    assert isinstance(model, Segmenter)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    flexible = FlexibleSegmenter(model, SIZES).eval()
+    images_BCHW = torch.randn(2, 3, *config.image_size, generator=torch.Generator().manual_seed(4))
+    for size in SIZES:
+        state, fitted, _ = fit(dict(model.state_dict()), config, Wanted(patch_size=size))
+        loaded = build(fitted).eval()
+        loaded.load_state_dict(state)
+        with torch.no_grad():
+            torch.testing.assert_close(flexible(images_BCHW, size), loaded(images_BCHW), atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(flexible(images_BCHW), model(images_BCHW))
+    assert {name.removeprefix("segmenter.") for name in flexible.state_dict()} == set(model.state_dict())
 
 
 def test_every_patch_size_trains_the_weights_of_the_one_that_is_saved() -> None:

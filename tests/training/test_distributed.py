@@ -248,15 +248,15 @@ def test_two_ranks_make_the_same_run_as_one(strategy: str, session: Session, alo
 
 def test_two_ranks_draw_the_patch_sizes_of_one_process(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that drew another size would have another loss: the three sizes give three losses for the same images."""
-    drawn, embed = list[tuple[int, int]](), FlexibleViT.embed
+    drawn, forward = set[tuple[int, int] | None](), FlexibleViT.forward
 
-    def noted(self: FlexibleViT, images_BCHW: Tensor, size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
-        drawn.append(size)
-        return embed(self, images_BCHW, size)
+    def noted(self: FlexibleViT, images_BCHW: Tensor, size: tuple[int, int] | None = None) -> object:
+        drawn.add(size)
+        return forward(self, images_BCHW, size)
 
-    monkeypatch.setattr(FlexibleViT, "embed", noted)
+    monkeypatch.setattr(FlexibleViT, "forward", noted)
     run_to(flexible(even(steps=6)), tmp_path / "alone")
-    assert len(set(drawn)) == 3
+    assert drawn - {None} == {(2, 2), (4, 4), (8, 4)}
     for strategy in ("ddp", "fsdp"):
         out = session.folder / f"flexible-{strategy}"
         assert losses_of(out) == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-5)

@@ -170,3 +170,13 @@ def test_progressive_resizing_is_an_override_of_every_recipe() -> None:
     swin = replace(START, model=variant("Swin-T"))
     with pytest.raises(ConfigError, match="progressive_resizing needs a ViT"):
         recipe("finetune-folder", Overrides(progressive_resizing=True), data=DATA, start=swin)
+
+
+def test_minutes_plan_with_the_mean_work_of_the_drawn_patch_sizes() -> None:
+    """Fine patches alone leave fewer epochs, coarse ones more, and both together lie between."""
+    epochs = []
+    for sizes in (((8, 8),), ((8, 8), (32, 32)), ((32, 32),)):
+        run = recipe("finetune-folder", Overrides(image_size=(128, 128), patch_sizes=sizes, head="zero"), data=DATA, start=START)
+        found = choose(run, SPEED, images=IMAGES, val_images=300, seconds=600, sizes=[(128, 128)], small_images_first=False)
+        epochs.append(found.steps)
+    assert epochs[0] < epochs[1] < epochs[2]

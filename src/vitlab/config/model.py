@@ -83,6 +83,20 @@ def task_of(config: ModelConfig) -> Task:
     return "detect" if boxes else "classify"
 
 
+def flexible_vit(config: ModelConfig) -> ViTConfig | None:
+    """The ViT that can be trained at several patch sizes: the model itself, or a segmenter's backbone; None if there is none."""
+    inner = config.backbone if isinstance(config, SegmenterConfig) else config
+    return inner if isinstance(inner, ViTConfig) else None
+
+
+def with_patches(config: ModelConfig, size: tuple[int, int]) -> ModelConfig:
+    """The model with patches of another size in its flexible ViT, at its own image size."""
+    inner = flexible_vit(config)
+    assert inner is not None, "the caller asks first"
+    other = replace(inner, patch_size=size)
+    return replace(config, backbone=other) if isinstance(config, SegmenterConfig) else other
+
+
 def _named(name: str, image_size: tuple[int, int] | None) -> ModelConfig:
     for family in MODEL_CONFIGS:
         if (config := family.from_name(name, image_size)) is not None:

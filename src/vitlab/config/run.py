@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess, Split, SplitRule, why_not_packed
-from vitlab.config.model import ModelConfig, Task, task_of
+from vitlab.config.model import ModelConfig, Task, flexible_vit, task_of
 from vitlab.config.renamed import current_dataset
 from vitlab.config.scaling import common_size
 from vitlab.config.swin import SwinConfig
@@ -93,7 +93,7 @@ class RunConfig:
             "train.masked": train.masked is not None,
             "train.lora": train.lora is not None,
             "train.progressive_resizing": bool(train.progressive_resizing),
-            "train.patch_sizes": bool(train.patch_sizes),
+            "train.patch_sizes": bool(train.patch_sizes) and self.task == "detect",
             "train.smoothing": train.smoothing > 0 and self.task == "detect",
             "preprocess.resize='native'": self.preprocess.resize == "native",
         }
@@ -152,11 +152,12 @@ class RunConfig:
 
     def _check_patch_sizes(self) -> None:
         """Patches of each size must divide the image, and their positions must be ones that can be interpolated."""
-        model = self.model
+        model = flexible_vit(self.model)
         if not self.train.patch_sizes:
             return
-        if not isinstance(model, ViTConfig):
-            raise ConfigError(f"train.patch_sizes is for ViTs, and {model.title} has patches of one size", hint="leave it out")
+        if model is None:
+            has = f"{self.model.title} has patches of one size"
+            raise ConfigError(f"train.patch_sizes is for ViTs and segmenters on them, and {has}", hint="leave it out")
         if model.position.kind == "relative":
             raise ConfigError("train.patch_sizes cannot interpolate relative positions")
         stride = 1 if model.before is None else model.before.stride

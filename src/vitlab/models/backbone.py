@@ -14,6 +14,7 @@ from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.vit import ViTConfig
 from vitlab.models.convnext import ConvNeXt, init_convnext, over_channels
 from vitlab.models.init import Draw
+from vitlab.models.position import Grid
 from vitlab.models.record import Record
 from vitlab.models.swin import Swin, init_swin
 from vitlab.models.timm_methods import TimmMethods
@@ -58,7 +59,8 @@ class GridModel(TimmMethods):
         stages are interpolated to the finest chosen one.
         """
         if isinstance(self.backbone, ViT):
-            return self._tokens_on_grid(self.backbone, images_BCHW, record)
+            grid = self.backbone.check_images(images_BCHW, record)
+            return self.features_of_patches(self.backbone.embed(images_BCHW), grid, record)
         own = Record(layers=self.chosen, attention=False, maps=True)
         self.backbone.features(images_BCHW, own)
         if record is not None:
@@ -69,12 +71,17 @@ class GridModel(TimmMethods):
         fine = [maps[0], *(F.interpolate(m_BDGJ, size=size, mode="bilinear", align_corners=False) for m_BDGJ in maps[1:])]
         return torch.cat(fine, dim=1)
 
-    def _tokens_on_grid(self, vit: ViT, images_BCHW: Tensor, record: Record | None) -> Tensor:
-        grid, prefix, chosen = vit.check_images(images_BCHW, record), vit.config.prefix_tokens, self.chosen
-        own = Record(layers=chosen[:-1], attention=False, tokens=True) if len(chosen) > 1 else None
-        last_BND = vit.encode_images(images_BCHW, record if own is None else own)
+    def features_of_patches(self, patches_BND: Tensor, grid: Grid, record: Record | None = None) -> Tensor:
+        """The same of a ViT from embedded patches on any grid."""
+        vit, chosen = self.backbone, self.chosen
+        assert isinstance(vit, ViT), "the others have no patches"
+        own, prefix = (
+            Record(layers=chosen[:-1], attention=False, tokens=True) if len(chosen) > 1 else None,
+            vit.config.prefix_tokens,
+        )
+        last_BND = vit.encode(patches_BND, grid, record if own is None else own)
         if own is not None and record is not None:
-            vit.encode_images(images_BCHW, record)
+            vit.encode(patches_BND, grid, record)
         last_BND = last_BND if vit.pool_norm is None else vit.pool_norm(last_BND)
         earlier = [] if own is None else [_plain_norm(z_BND, -1) for z_BND in own.tokens_BND]
         features_BND = torch.cat([z_BND[:, prefix:] for z_BND in (*earlier, last_BND)], dim=-1)

@@ -74,9 +74,9 @@ class Segmenter(GridModel):
         """Logits of each pixel, (B, C, H, W)."""
         return self.pixel_logits(self.grid_features(images_BCHW, record), images_BCHW.shape[-2:])
 
-    def pixel_logits(self, features_BDGJ: Tensor, image_size: Sequence[int]) -> Tensor:
-        """Logits of each pixel of images of that (height, width), from what the decoder sees."""
-        (height, width), (down, across) = image_size, self.config.step
+    def pixel_logits(self, features_BDGJ: Tensor, image_size: Sequence[int], step: tuple[int, int] | None = None) -> Tensor:
+        """Logits of each pixel of images of that (height, width), from what the decoder sees at places `step` pixels apart."""
+        (height, width), (down, across) = image_size, step or self.config.step
         coarse_BCGJ = self.forward_head(features_BDGJ)
         covered = (coarse_BCGJ.shape[2] * down, coarse_BCGJ.shape[3] * across)
         # A grid that covers more than the image, whose edge was filled, is interpolated to what it covers and cut.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitlab.config.model import ModelConfig
+from vitlab.config.model import ModelConfig, flexible_vit
 from vitlab.config.overrides import DataFacts, Overrides, RunFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.train import scaled
@@ -117,10 +117,10 @@ def _resizing(run: RunConfig) -> str:
 
 
 def _patch_sizes(run: RunConfig) -> str:
-    if not run.train.patch_sizes or not isinstance(run.model, ViTConfig):
+    if not run.train.patch_sizes or (vit := flexible_vit(run.model)) is None:
         return ""
     sizes = ", ".join(_by(size) for size in run.train.patch_sizes)
-    return f"patch sizes: each step draws one of {sizes}; the weights are saved at {_by(run.model.patch_size)}, and load at any"
+    return f"patch sizes: each step draws one of {sizes}; the weights are saved at {_by(vit.patch_size)}, and load at any"
 
 
 def _native(run: RunConfig) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vitlab.config.data import with_resize
-from vitlab.config.model import task_of
+from vitlab.config.model import flexible_vit, task_of
 from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts, StartFacts, with_execution
 from vitlab.config.run import RunConfig
 from vitlab.config.scaling import common_size
@@ -97,8 +97,8 @@ def recipe(
     if data is not None and name != "masked":
         _check_task(name, data)
     run = RECIPES[name](facts, overrides)
-    if overrides.patch_sizes and overrides.image_size is None and isinstance(run.model, ViTConfig):
-        run = RECIPES[name](facts, replace(overrides, image_size=_for_every_patch(run.model, overrides.patch_sizes)))
+    if overrides.patch_sizes and overrides.image_size is None and (vit := flexible_vit(run.model)) is not None:
+        run = RECIPES[name](facts, replace(overrides, image_size=_for_every_patch(vit, overrides.patch_sizes)))
     if overrides.resize is not None:
         if overrides.resize == "fit":
             raise ConfigError("resize='fit' is for detectors", hint="short-side, squash, pad or native")

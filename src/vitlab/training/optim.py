@@ -16,7 +16,7 @@ from vitlab.models.device import has_fast_bfloat16
 from vitlab.models.families import Model, is_hidden, layer_ids
 from vitlab.training.lora import is_factor
 
-_INSIDE = "vit."  # prefix of the model's own parameters inside a module that only training needs
+_INSIDE = ("vit", "segmenter")  # where the model itself is inside a module that only training needs
 
 _ROUNDS = 5
 _A, _B, _C = 3.4445, -4.7750, 2.0315  # Jordan's quintic: steepest at 0, and within about 0.7 to 1.2 at its end
@@ -62,7 +62,7 @@ def freeze(model: nn.Module, config: TrainConfig) -> tuple[str, ...]:
     """Leave only the parameters of `config.trainable` trainable, or with LoRA its factors and the head; returns their names."""
     layer_of, layers = parameter_layers(model)
     for name, parameter in model.named_parameters():
-        of_head = name.removeprefix(_INSIDE).startswith(("head.", "distill_head."))
+        of_head = _own_name(name).startswith(("head.", "distill_head."))
         if config.lora is not None:
             trains = of_head or is_factor(name)
         elif config.trainable == "head":
@@ -85,7 +85,7 @@ def create_optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.O
     groups: dict[Rule, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            hidden = config.kind == "muon" and is_hidden(family, name.removeprefix(_INSIDE))
+            hidden = config.kind == "muon" and is_hidden(family, _own_name(name))
             rule = _rule(name, parameter, layers + 1 - layer_of[name], config, hidden=hidden)
             groups.setdefault(rule, []).append(parameter)
     plain = [_group(rule, tensors, config) for rule, tensors in groups.items() if not rule.muon]
@@ -117,16 +117,22 @@ def _group(rule: Rule, tensors: list[Tensor], config: Optimizer) -> dict[str, ob
 
 def parameter_layers(model: nn.Module) -> tuple[dict[str, int], int]:
     """The layer of each parameter, as `layer_ids` counts, and the number of layers between the embedding and the head."""
-    names = {name: name.removeprefix(_INSIDE) for name, _ in model.named_parameters()}
+    names = {name: _own_name(name) for name, _ in model.named_parameters()}
     layers, count = layer_ids(_core(model).config, names.values())
     return {name: layers[inner] for name, inner in names.items()}, count
 
 
 def _core(model: nn.Module) -> Model:
     """The model itself, or the one inside a module that only training needs."""
-    core = model if isinstance(model, Model) else model.get_submodule("vit")
+    core = model if isinstance(model, Model) else next(part for name, part in model.named_children() if name in _INSIDE)
     assert isinstance(core, Model)
     return core
+
+
+def _own_name(name: str) -> str:
+    """The name of a parameter in the model itself."""
+    first, _, rest = name.partition(".")
+    return rest if first in _INSIDE else name
 
 
 def set_learning_rates(optimizers: Iterable[torch.optim.Optimizer], lr: float, config: Optimizer) -> None:

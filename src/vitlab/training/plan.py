@@ -18,6 +18,7 @@ import torch
 
 from vitlab.checkpoints import describe
 from vitlab.config.data import PixelScale, SplitRule
+from vitlab.config.model import ModelConfig, with_patches
 from vitlab.config.overrides import DataFacts, Machine, StartFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.train import mean_area
@@ -324,11 +325,13 @@ def plan(
 
 def mean_work(run: RunConfig) -> float:
     """The mean work of a step over that of a step with images and patches of the model's own size."""
-    work = mean_area(run.train.progressive_resizing)
-    if run.train.patch_sizes and isinstance(run.model, ViTConfig):
-        macs = [cost(replace(run.model, patch_size=size)).macs for size in run.train.patch_sizes]
-        work *= sum(macs) / len(macs) / cost(run.model).macs
-    return work
+    return mean_area(run.train.progressive_resizing) * mean_macs(run, run.model) / cost(run.model).macs
+
+
+def mean_macs(run: RunConfig, model: ModelConfig) -> float:
+    """Multiply-adds of an image in a forward pass of a step, on average over the patch sizes that are drawn."""
+    models = [with_patches(model, size) for size in run.train.patch_sizes] or [model]
+    return sum(cost(one).macs for one in models) / len(models)
 
 
 def _slots(run: RunConfig) -> int:

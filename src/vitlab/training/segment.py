@@ -54,7 +54,8 @@ class Segment:
     def loss(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The loss of each image, and the fraction of its pixels that are right."""
         (classes_BHW,) = inputs.targets
-        logits_BCHW = model(normalise(inputs.images_BHWC, self.preprocess, self.dtype))
+        drawn = () if inputs.patch_size is None else (inputs.patch_size,)
+        logits_BCHW = model(normalise(inputs.images_BHWC, self.preprocess, self.dtype), *drawn)
         loss_B = pixel_cross_entropy(logits_BCHW, classes_BHW, smoothing=self.config.smoothing)
         if self.config.dice:
             loss_B = loss_B + self.config.dice * dice_loss(logits_BCHW, classes_BHW)

@@ -36,10 +36,11 @@ from vitlab.models.backbone import GridModel
 from vitlab.models.batch_norm import BatchNorm
 from vitlab.models.device import announces_amx, bfloat16_trouble
 from vitlab.models.families import Model, build, build_on_meta
-from vitlab.models.flexible import FlexibleViT
+from vitlab.models.flexible import FlexibleSegmenter, FlexibleViT
 from vitlab.models.masked import MaskedViT
 from vitlab.models.objects import TokenObjects
 from vitlab.models.packing import PackedViT
+from vitlab.models.segmenter import Segmenter
 from vitlab.models.vit import ViT
 from vitlab.training.detect import Detect, evaluation_boxes, training_boxes
 from vitlab.training.distributed import World, parallelise, rows_to_write
@@ -490,6 +491,8 @@ def _with_training_weights(core: Model, run: RunConfig, snapshot: Snapshot | Non
     if run.preprocess.resize == "native":
         assert isinstance(core, ViT), "the run's config refuses others"
         return PackedViT(core)
+    if run.train.patch_sizes and isinstance(core, Segmenter):
+        return FlexibleSegmenter(core, run.train.patch_sizes)
     if run.train.patch_sizes:
         assert isinstance(core, ViT), "the run's config refuses others"
         return FlexibleViT(core, run.train.patch_sizes, both=both)

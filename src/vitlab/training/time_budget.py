@@ -26,7 +26,7 @@ from vitlab.data.dataset import SPLITS, Dataset, ImageDataset
 from vitlab.errors import ConfigError
 from vitlab.models.cost import cost
 from vitlab.recipes.rules import whole_patches
-from vitlab.training.plan import Speed, measure_speed
+from vitlab.training.plan import Speed, mean_macs, measure_speed
 
 _SIZE_STEP = 32  # pixels between two image sizes that are considered
 _LEAST_SIZE = 96
@@ -87,9 +87,10 @@ def plan_minutes(
         return planned, f"time: planned for {_minutes(minutes)} when the run was started"
     speed = measure_speed(run, dataset, device=device, seconds=min(_MEASURING * 60 * minutes, _MOST_MEASURING))
     spent = time.monotonic() - began
-    sizes = [run.model.image_size] if start is None or overrides.image_size is not None else image_sizes(start.model)
+    given = start is None or overrides.image_size is not None or bool(overrides.patch_sizes)  # which need whole patches of each
+    sizes = [run.model.image_size] if given or start is None else image_sizes(start.model)
     val_images = _val_images(run, dataset, data.images)
-    asked = overrides.progressive_resizing
+    asked = False if overrides.patch_sizes else overrides.progressive_resizing
     chosen = choose(
         run,
         speed,
@@ -223,7 +224,7 @@ class _Time:
         parts = (
             [(end - start, scaled(size, scale)) for (start, scale), end in zip(rows, ends, strict=True)] if rows else [(1.0, size)]
         )
-        mean = sum(fraction * self._times(small) for fraction, small in parts)
+        mean = sum(fraction * self._step_times(small) for fraction, small in parts)
         return self.images * (self.speed.read + self.speed.step * mean)
 
     def epochs(self, size: tuple[int, int], seconds: float, *, resized: bool) -> float:
@@ -232,6 +233,10 @@ class _Time:
 
     def _rows(self, size: tuple[int, int]) -> Resizing:
         return self.run.train.progressive_resizing or small_first(replace(self.run.model, image_size=size))
+
+    def _step_times(self, size: tuple[int, int]) -> float:
+        """As `_times`, on average over the patch sizes of the steps."""
+        return mean_macs(self.run, replace(self.run.model, image_size=size)) / self.macs
 
     def _times(self, size: tuple[int, int]) -> float:
         """Multiply-adds at this size over those at the measured size."""
