@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vitlab.config.backbone import BackboneConfig
-from vitlab.config.data import Augment, LoaderConfig, SplitRule, feeding
-from vitlab.config.model import ModelConfig
 from vitlab.config.overrides import DataFacts, Overrides, RunFacts
-from vitlab.config.run import RunConfig, RunData
-from vitlab.config.scaling import every, lr_for, pretraining_batch, steps_of, warmup_of
+from vitlab.config.run import RunConfig
 from vitlab.config.segmenter import SegmenterConfig
-from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
-from vitlab.recipes.rules import new_model, plain_preprocess, precision_of, start_of, whole_patches, workers_of
-
-_REFERENCE_BATCH = 32
-_SCRATCH = "ViT-Ti/16"
+from vitlab.recipes.dense import Beginning, Length, backbone_in, beginning, dense_run
 
 
 def segment_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
@@ -38,67 +30,19 @@ def segment_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
         raise ConfigError("segment-folder needs images with masks", hint="images/ beside masks/, or masks.json")
     if overrides.head == "fitted":
         raise ConfigError("segmentation has a decoder, no head that is fitted", hint="leave `head` out")
-    if facts.start is None:
-        size = overrides.image_size or _size(None, data, facts)
-        backbone = new_model("segment-folder", facts, overrides, _SCRATCH, classes=data.classes, channels=data.channels)
-        fed = plain_preprocess(backbone, margin=1.0, interpolation="bilinear")
-        start, lr, layer_decay, more = None, 1e-3, 1.0, 3
-    else:
-        begins = start_of("segment-folder", facts, overrides)
-        backbone, fed = begins.model, begins.preprocess
-        size = overrides.image_size or _size(backbone, data, facts)
-        start, lr, layer_decay, more = begins.path, 2e-2 if overrides.trainable == "head" else 5e-4, 0.75, 1
-    model = _segmenter(backbone, size, data, overrides)
-    preprocess = replace(feeding(fed, model, resized=True)[0], resize="squash")
-    most, seen, fewest, longest = (128, 300_000.0, 5, 60) if facts.machine.accelerator else (32, 30_000.0, 3, 30)
-    batch = overrides.batch_size or pretraining_batch(data.images, most=most)
-    epochs = overrides.epochs or min(max(more * seen / data.images, fewest), longest)
-    steps = steps_of(epochs, data.images, batch) if overrides.steps is None else overrides.steps
-    interval = max(every(steps, times=10), min(max(1, data.images // batch), every(steps, times=5)))
-    augment = Augment(
-        image_size=size,
-        resize_to=max(256, *size),
-        area=(0.25, 1.0),
-        interpolation="bicubic" if preprocess.interpolation == "bicubic" else "bilinear",
-        flip=0.0 if data.channels == 1 else 0.5,
-    )
-    return RunConfig(
-        name="segment-folder",
-        model=model,
-        data=RunData(
-            dataset=data.dataset,
-            evaluate_split="val" if "val" in data.splits else None,
-            rule=overrides.rule or SplitRule(),
-            augment=augment,
-            loader=LoaderConfig(batch_size=batch, seed=overrides.seed or 0, workers=workers_of(facts.machine), corrupt="skip"),
-        ),
-        train=TrainConfig(
-            steps=steps,
-            optimizer=Optimizer(
-                lr=overrides.lr or lr_for(lr, batch=batch, reference=_REFERENCE_BATCH, kind="adamw"),
-                weight_decay=0.05,
-                layer_decay=layer_decay,
-            ),
-            schedule=Schedule(warmup=warmup_of(steps, fraction=0.1, most=steps)),
-            average=Average(decay=0.999),
-            precision=precision_of(facts.machine),
-            evaluate_every=interval,
-            save_every=interval,
-            seed=overrides.seed or 0,
-        ),
-        preprocess=preprocess,
-        start=start,
-    )
+    begun = beginning("segment-folder", data, facts, overrides)
+    more, lr = (3, 1e-3) if begun.path is None else (1, 2e-2 if overrides.trainable == "head" else 5e-4)
+    gpu, cpu = Length(images=more * 3e5, epochs=(5, 60), batch=128), Length(images=more * 3e4, epochs=(3, 30), batch=32)
+    length = gpu if facts.machine.accelerator else cpu
+    model = _segmenter(begun, data, overrides)
+    return dense_run("segment-folder", model, begun, data, facts, overrides, lr=lr, length=length, area=0.25)
 
 
-def _segmenter(model: ModelConfig, size: tuple[int, int], data: DataFacts, overrides: Overrides) -> SegmenterConfig:
+def _segmenter(begun: Beginning, data: DataFacts, overrides: Overrides) -> SegmenterConfig:
     """The model of the checkpoint as a backbone; of a segmenter, its own backbone and decoder."""
+    model, size = begun.model, begun.image_size
     before = model if isinstance(model, SegmenterConfig) else None
-    backbone = model.backbone if isinstance(model, SegmenterConfig) else model
-    if not isinstance(backbone, BackboneConfig):
-        raise ConfigError(
-            f"{backbone.title} gives no grid of features that a decoder takes", hint="use a ViT, a Swin Transformer or a ConvNeXt"
-        )
+    backbone = backbone_in(model, taker="decoder")
     kept = before is not None and overrides.decoder in (None, before.decoder) and overrides.layers in (None, before.layers)
     if before is not None and kept:
         return replace(before, image_size=size, num_classes=data.classes, channels=overrides.channels or before.channels)
@@ -112,12 +56,3 @@ def _segmenter(model: ModelConfig, size: tuple[int, int], data: DataFacts, overr
         layers=overrides.layers or (),
         decoder_heads=next(heads for heads in range(max(1, width // 64), 0, -1) if width % heads == 0),
     )
-
-
-def _size(model: ModelConfig | None, data: DataFacts, facts: RunFacts) -> tuple[int, int]:
-    """The checkpoint's own size with an accelerator; on a CPU at most 160 px, and no more than the images have."""
-    backbone = model.backbone if isinstance(model, SegmenterConfig) else model
-    if model is not None and facts.machine.accelerator:
-        return model.image_size
-    side = min(160, max(data.side, 32)) if model is None else min(160, max(data.side, 32), max(model.image_size))
-    return (round(side / 16) * 16,) * 2 if backbone is None else whole_patches(backbone, side)
