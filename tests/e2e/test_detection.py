@@ -13,61 +13,34 @@ from PIL import Image
 
 import vitlab
 from tests.data.box_images import CLASSES, boxes_of, write_boxes
-from tests.training.small import last, losses, run_to, same
+from tests.e2e.dense import SIZE, check_micro_batches, check_resume, dense_run, small_vit, undisturbed, write_classifier
+from tests.training.small import run_to
 from vitlab.checkpoints import Checkpoint
-from vitlab.config import GridDetectorConfig, ViTConfig, variant
-from vitlab.config.data import Augment, LoaderConfig, Preprocess
-from vitlab.config.run import RunConfig, RunData
-from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
+from vitlab.config import GridDetectorConfig, ViTConfig
+from vitlab.config.data import Preprocess
+from vitlab.config.run import RunConfig
 from vitlab.errors import ConfigError, UsageError, VitlabError
 from vitlab.evaluation.detection import DetectionEvaluation
 from vitlab.inference.detections import DetectedImages, Detector
 from vitlab.models.grid_detector import GridDetector
 from vitlab.models.vit import ViT
-from vitlab.training.events import Finished
 
 pytestmark = pytest.mark.e2e
-SIZE = (32, 40)
-
-
-def backbone() -> ViTConfig:
-    model = variant("ViT-Mini/8", num_classes=4, image_size=SIZE)
-    assert isinstance(model, ViTConfig)
-    return replace(model, patch_size=(8, 8))
 
 
 def tokens() -> ViTConfig:
-    return replace(backbone(), num_classes=0, register_tokens=6, detection_classes=3, dropout=0.1)
+    return replace(small_vit(8), num_classes=0, register_tokens=6, detection_classes=3, dropout=0.1)
 
 
 def grid(**changes: object) -> GridDetectorConfig:
     return replace(
-        GridDetectorConfig(backbone=backbone(), image_size=SIZE, num_classes=2, head_width=32, head_depth=1),
+        GridDetectorConfig(backbone=small_vit(8), image_size=SIZE, num_classes=2, head_width=32, head_depth=1),
         **changes,  # type: ignore[arg-type]
     )
 
 
 def config(data: Path, model: GridDetectorConfig | ViTConfig, *, steps: int = 10) -> RunConfig:
-    """A small run with everything that is random: crops, flips, dropout, averaging; epochs end inside batches."""
-    return RunConfig(
-        name="small",
-        model=model,
-        preprocess=Preprocess(image_size=SIZE, resize="squash", mean=(0.5,) * 3, std=(0.5,) * 3),
-        data=RunData(
-            dataset=str(data),
-            augment=Augment(image_size=SIZE, area=(0.5, 1.0), brightness=0.2),
-            loader=LoaderConfig(batch_size=6, workers=0),
-        ),
-        train=TrainConfig(
-            steps=steps,
-            optimizer=Optimizer(lr=3e-3, weight_decay=0.05),
-            schedule=Schedule(warmup=2),
-            average=Average(decay=0.9),
-            micro_batch=4,
-            evaluate_every=5,
-            save_every=1,
-        ),
-    )
+    return dense_run(data, model, steps=steps, area=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -78,37 +51,20 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has learned the shapes: long enough to find most of them."""
-    run = config(shapes, grid(), steps=120)
-    train = replace(run.train, evaluate_every=0, save_every=0, micro_batch=0, average=Average(decay=0.0))
-    run = replace(run, train=replace(train, optimizer=Optimizer(lr=5e-3, weight_decay=0.05)))
     out = tmp_path_factory.mktemp("run") / "shapes"
-    run_to(run, out)
+    run_to(undisturbed(config(shapes, grid(), steps=120), lr=5e-3), out)
     return out
 
 
 @pytest.mark.parametrize("kind", ["grid", "tokens"])
 def test_a_run_that_stops_and_resumes_repeats_an_uninterrupted_one_bit_by_bit(shapes: Path, tmp_path: Path, kind: str) -> None:
-    run = config(shapes, grid(backbone=replace(backbone(), dropout=0.1, drop_path=0.1)) if kind == "grid" else tokens())
-    whole = run_to(run, tmp_path / "whole")
-    run_to(run, tmp_path / "stopped", stop=6)
-    resumed = run_to(run, tmp_path / "stopped")
-    assert same(last(tmp_path / "whole"), last(tmp_path / "stopped"))
-    assert losses(whole)[6:] == losses(resumed)
-    metrics = [next(event for event in events if isinstance(event, Finished)).metrics for events in (whole, resumed)]
-    assert metrics[0] == metrics[1]
-    assert set(metrics[0]) == {"loss", "ap", "ap50"}
+    run = config(shapes, grid(backbone=replace(small_vit(8), dropout=0.1, drop_path=0.1)) if kind == "grid" else tokens())
+    check_resume(run, tmp_path, stop=6, metrics={"loss", "ap", "ap50"})
 
 
 @pytest.mark.parametrize("kind", ["grid", "tokens"])
 def test_the_micro_batch_does_not_change_the_update(shapes: Path, tmp_path: Path, kind: str) -> None:
-    plain = config(shapes, grid() if kind == "grid" else replace(tokens(), dropout=0.0), steps=3)
-    found = []
-    for size in (0, 1):
-        train = replace(plain.train, micro_batch=size, optimizer=Optimizer(kind="sgd", lr=0.05))
-        run_to(replace(plain, train=train), tmp_path / str(size))
-        found.append(last(tmp_path / str(size)).model)
-    for name, tensor in found[0].items():
-        torch.testing.assert_close(tensor, found[1][name], atol=1e-5, rtol=1e-4)
+    check_micro_batches(config(shapes, grid() if kind == "grid" else replace(tokens(), dropout=0.0), steps=3), tmp_path, lr=0.05)
 
 
 def test_a_trained_detector_finds_the_shapes_in_pixels_of_the_image(trained: Path, shapes: Path) -> None:
@@ -181,9 +137,7 @@ def test_finetune_starts_from_a_classifier_and_from_a_detector_with_a_grid_and_w
     trained: Path, shapes: Path, tmp_path: Path
 ) -> None:
     classifier = tmp_path / "classifier.safetensors"
-    model = vitlab.create_model("ViT-Mini/8", num_classes=10, image_size=32)
-    preprocess = Preprocess(image_size=(32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
-    vitlab.save(Checkpoint(model=model, config=model.config, preprocess=preprocess), classifier)
+    model = write_classifier(classifier)
     run = vitlab.finetune(str(shapes), classifier, out=tmp_path / "run", task="detect", steps=1, workers=0, quiet=True)
     assert isinstance(run.config.model, GridDetectorConfig)
     assert run.config.task == "detect"
@@ -199,7 +153,6 @@ def test_finetune_starts_from_a_classifier_and_from_a_detector_with_a_grid_and_w
     assert loaded.detection is not None
     table = loaded.position.table
     assert isinstance(table, torch.Tensor)
-    assert isinstance(model, ViT)
     assert isinstance(model.position.table, torch.Tensor)
     torch.testing.assert_close(table[:, :1], model.position.table[:, :1], atol=1e-5, rtol=0)  # class token, 100 new, patches
     torch.testing.assert_close(table[:, 101:], model.position.table[:, 1:], atol=1e-5, rtol=0)

@@ -14,13 +14,14 @@ from PIL import Image
 
 import vitlab
 from tests.data.mask_images import CLASSES, drawn, write_folder
-from tests.training.small import last, losses, run_to, same
+from tests.e2e.dense import SIZE, check_micro_batches, check_resume, dense_run, small_vit, undisturbed, write_classifier
+from tests.training.small import run_to
 from vitlab.checkpoints import Checkpoint
 from vitlab.config import ConvNeXtConfig, ResNetStem, SegmenterConfig, SwinConfig, ViTConfig, variant
-from vitlab.config.data import Augment, LoaderConfig, Preprocess
+from vitlab.config.backbone import BackboneConfig
+from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
-from vitlab.config.run import RunConfig, RunData
-from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
+from vitlab.config.run import RunConfig
 from vitlab.data.run_lengths import from_run_lengths
 from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError, DataError, UsageError, VitlabError
@@ -28,40 +29,17 @@ from vitlab.evaluation.segmentation import SegmentationEvaluation
 from vitlab.inference.segmentation import MaskPredictions, backbone_of, starts
 from vitlab.models import build
 from vitlab.models.segmenter import Segmenter
-from vitlab.training.events import Finished
 
 pytestmark = pytest.mark.e2e
-SIZE = (32, 40)
 
 
-def backbone() -> ViTConfig:
-    model = variant("ViT-Mini/8", num_classes=4, image_size=SIZE)
-    assert isinstance(model, ViTConfig)
-    return replace(model, patch_size=(4, 4))
+def segmenter(backbone: BackboneConfig | None = None) -> SegmenterConfig:
+    return SegmenterConfig(backbone=backbone or small_vit(4), image_size=SIZE, num_classes=3)
 
 
-def config(data: Path, *, steps: int = 12) -> RunConfig:
-    """A small run with everything that is random: crops, flips, dropout, averaging; epochs end inside batches."""
-    return RunConfig(
-        name="small",
-        model=SegmenterConfig(backbone=replace(backbone(), dropout=0.1, drop_path=0.1), image_size=SIZE, num_classes=3),
-        preprocess=Preprocess(image_size=SIZE, resize="squash", mean=(0.5,) * 3, std=(0.5,) * 3),
-        data=RunData(
-            dataset=str(data),
-            augment=Augment(image_size=SIZE, area=(0.4, 1.0), brightness=0.2),
-            loader=LoaderConfig(batch_size=6, workers=0),
-        ),
-        train=TrainConfig(
-            steps=steps,
-            optimizer=Optimizer(lr=3e-3, weight_decay=0.05),
-            schedule=Schedule(warmup=2),
-            average=Average(decay=0.9),
-            dice=0.5,
-            micro_batch=4,
-            evaluate_every=6,
-            save_every=1,
-        ),
-    )
+def config(data: Path, model: SegmenterConfig | None = None, *, steps: int = 12) -> RunConfig:
+    model = model or segmenter(replace(small_vit(4), dropout=0.1, drop_path=0.1))
+    return dense_run(data, model, steps=steps, area=0.4, dice=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -72,41 +50,17 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has learned the shapes: long enough for a mean IoU far above chance."""
-    run = config(shapes, steps=120)
-    run = replace(
-        run,
-        model=SegmenterConfig(backbone=backbone(), image_size=SIZE, num_classes=3),
-        train=replace(run.train, evaluate_every=0, save_every=0, micro_batch=0, average=Average(decay=0.0)),
-    )
     out = tmp_path_factory.mktemp("run") / "shapes"
-    run_to(run, out)
+    run_to(undisturbed(config(shapes, segmenter(), steps=120)), out)
     return out
 
 
 def test_a_run_that_stops_and_resumes_repeats_an_uninterrupted_one_bit_by_bit(shapes: Path, tmp_path: Path) -> None:
-    run = config(shapes)
-    whole = run_to(run, tmp_path / "whole")
-    run_to(run, tmp_path / "stopped", stop=7)
-    resumed = run_to(run, tmp_path / "stopped")
-    assert same(last(tmp_path / "whole"), last(tmp_path / "stopped"))
-    assert losses(whole)[7:] == losses(resumed)
-    metrics = [next(event for event in events if isinstance(event, Finished)).metrics for events in (whole, resumed)]
-    assert metrics[0] == metrics[1]
-    assert set(metrics[0]) == {"loss", "mean_iou", "pixel_accuracy"}
+    check_resume(config(shapes), tmp_path, stop=7, metrics={"loss", "mean_iou", "pixel_accuracy"})
 
 
 def test_the_micro_batch_does_not_change_the_update(shapes: Path, tmp_path: Path) -> None:
-    plain = config(shapes, steps=3)
-    plain = replace(plain, model=SegmenterConfig(backbone=backbone(), image_size=SIZE, num_classes=3))
-    found = []
-    for size in (0, 1):
-        run_to(
-            replace(plain, train=replace(plain.train, micro_batch=size, optimizer=Optimizer(kind="sgd", lr=0.1))),
-            tmp_path / str(size),
-        )
-        found.append(last(tmp_path / str(size)).model)
-    for name, tensor in found[0].items():
-        torch.testing.assert_close(tensor, found[1][name], atol=1e-5, rtol=1e-4)
+    check_micro_batches(config(shapes, segmenter(), steps=3), tmp_path, lr=0.1)
 
 
 def test_a_trained_segmenter_finds_the_shapes_and_is_evaluated_at_the_images_own_size(trained: Path, shapes: Path) -> None:
@@ -201,9 +155,7 @@ def test_a_saved_segmenter_is_read_back_bit_by_bit_and_fits_another_size(trained
 
 def test_finetune_starts_from_a_classifier_and_from_a_segmenter(trained: Path, shapes: Path, tmp_path: Path) -> None:
     classifier = tmp_path / "classifier.safetensors"
-    model = vitlab.create_model("ViT-Mini/8", num_classes=10, image_size=32)
-    preprocess = Preprocess(image_size=(32, 32), mean=(0.5,) * 3, std=(0.5,) * 3)
-    vitlab.save(Checkpoint(model=model, config=model.config, preprocess=preprocess), classifier)
+    write_classifier(classifier)
     run = vitlab.finetune(
         str(shapes), classifier, out=tmp_path / "run", task="segment", decoder="mask-transformer", steps=2, workers=0, quiet=True
     )
@@ -221,19 +173,14 @@ def test_finetune_starts_from_a_classifier_and_from_a_segmenter(trained: Path, s
 
 
 def test_one_segmenter_is_trained_and_evaluated_at_several_patch_sizes(shapes: Path, tmp_path: Path) -> None:
-    run = config(shapes, steps=60)
-    train = replace(run.train, evaluate_every=0, save_every=0, micro_batch=0, average=Average(decay=0.0))
-    flexible = replace(
-        run,
-        model=SegmenterConfig(backbone=backbone(), image_size=SIZE, num_classes=3),
-        train=replace(train, patch_sizes=((4, 4), (8, 8))),
-    )
+    run = undisturbed(config(shapes, segmenter(), steps=60))
+    flexible = replace(run, train=replace(run.train, patch_sizes=((4, 4), (8, 8))))
     run_to(flexible, tmp_path / "run")
     fine, coarse = (vitlab.evaluate(tmp_path / "run", shapes, split="test", patch_size=size).metrics for size in (4, 8))
     assert fine["mean_iou"] > coarse["mean_iou"] > 0.5
     swin = SwinConfig(width=24, depths=(2, 2), heads=(2, 4), window=(4, 4), image_size=SIZE, num_classes=3)
     with pytest.raises(ConfigError, match="has patches of one size"):
-        replace(flexible, model=SegmenterConfig(backbone=swin, image_size=SIZE, num_classes=3))
+        replace(flexible, model=segmenter(swin))
 
 
 @pytest.mark.parametrize("name", ["hybrid", "swin", "convnext"])

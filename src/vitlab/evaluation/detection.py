@@ -5,11 +5,8 @@ Axes: C classes of the model, D found objects, M wanted objects, N images.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.config.data import CorruptPolicy
-from vitlab.data.dataset import ImageBoxes, ImageDataset, Pixels, align_labels
+from vitlab.data.dataset import ImageBoxes, ImageDataset, align_labels
 from vitlab.data.frame import areas, inside_image
 from vitlab.errors import DataError
+from vitlab.evaluation.images import known, named_images, percent, unless_skipped, write_lines
 from vitlab.inference.detections import DetectedImage, Detector
-from vitlab.inference.images import NamedImage
 from vitlab.inference.results import Unreadable
-from vitlab.io.atomic import replacing
 from vitlab.io.display import Block, Displayed
 from vitlab.io.progress import ProgressCallback, silent
-from vitlab.io.text import csv_cell
 from vitlab.objective.average_precision import AveragePrecision, DetectionScores, FoundBoxes, WantedBoxes, box_iou
 
 LEAST = 0.01
 """Score below which a found object is not evaluated: it could only follow all others."""
 
+_DIGITS = 1  # of a percentage in a table
 _RESAMPLES = 200
 _MOST_RESAMPLED = 2_000_000  # found objects; beyond, no interval is computed
 
@@ -96,9 +92,9 @@ class DetectionEvaluation(Displayed):
         rows = [
             {
                 "class": label,
-                "ap": _known(float(self.precision.by_class_CT[code].mean())),
-                "ap50": _known(float(self.precision.by_class_CT[code, 0])),
-                "ap75": _known(float(self.precision.by_class_CT[code, 5])),
+                "ap": known(float(self.precision.by_class_CT[code].mean())),
+                "ap50": known(float(self.precision.by_class_CT[code, 0])),
+                "ap75": known(float(self.precision.by_class_CT[code, 5])),
                 "objects": self.objects[code],
             }
             for code, label in enumerate(self.labels)
@@ -107,16 +103,15 @@ class DetectionEvaluation(Displayed):
 
     def tables(self) -> Iterable[Block]:
         """The metrics, then each class."""
-        low, high = self.interval or (float("nan"),) * 2
         facts: dict[str, Any] = {
             "model": self.model,
             "data": self.data,
             "images": len(self.images),
             "objects": sum(self.objects),
-            "AP": _percent(self.ap),
-            "AP50": _percent(self.ap50) + (f" ({100 * low:.1f} to {100 * high:.1f})" if self.interval else ""),
-            "AP75": _percent(self.ap75),
-            "AP_small_medium_large": ", ".join(_percent(value) for value in self.by_size.values()),
+            "AP": percent(self.ap, _DIGITS),
+            "AP50": percent(self.ap50, _DIGITS, self.interval),
+            "AP75": percent(self.ap75, _DIGITS),
+            "AP_small_medium_large": ", ".join(percent(value, _DIGITS) for value in self.by_size.values()),
         }
         if self.failures:
             facts["unreadable"] = len(self.failures)
@@ -124,9 +119,9 @@ class DetectionEvaluation(Displayed):
         yield [
             {
                 "class": row["class"],
-                "AP": _percent(row["ap"]),
-                "AP50": _percent(row["ap50"]),
-                "AP75": _percent(row["ap75"]),
+                "AP": percent(row["ap"], _DIGITS),
+                "AP50": percent(row["ap50"], _DIGITS),
+                "AP75": percent(row["ap75"], _DIGITS),
                 "objects": f"{row['objects']:,}",
             }
             for row in self.class_rows()
@@ -139,7 +134,7 @@ class DetectionEvaluation(Displayed):
             "data": self.data,
             "images": len(self.images),
             "objects": sum(self.objects),
-            "metrics": {name: _known(value) for name, value in self.metrics.items()},
+            "metrics": {name: known(value) for name, value in self.metrics.items()},
             "ap50_interval": None if self.interval is None else list(self.interval),
             "classes": self.class_rows(),
             "unreadable": list(self.failures),
@@ -148,14 +143,8 @@ class DetectionEvaluation(Displayed):
 
     def write_per_image(self, path: Path) -> None:
         """A CSV line for each image: its name, wanted and found objects, and their mean IoU."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["image", "wanted", "found", "mean_iou"])
-        for score in self.images:
-            writer.writerow([csv_cell(score.name), score.wanted, score.found, f"{score.iou:.4f}"])
-        content = text.getvalue().encode("utf-8", "surrogateescape")
-        with replacing(path, needed=len(content)) as file:
-            file.write(content)
+        rows = ((score.name, (str(score.wanted), str(score.found), f"{score.iou:.4f}")) for score in self.images)
+        write_lines(path, ("image", "wanted", "found", "mean_iou"), rows)
 
 
 def evaluate_detection(
@@ -182,14 +171,11 @@ def evaluate_detection(
     scores = DetectionScores(len(detector.labels), sizes=("small", "medium", "large"))
     each: list[ImageScore] = []
     failures: list[str] = []
-    named = (NamedImage(name=dataset.name(index), read=partial(_content, dataset, index)) for index in range(len(dataset)))
     progress("detecting", 0, len(dataset))
-    for index, found in enumerate(detector.stream(named)):
+    for index, found in enumerate(detector.stream(named_images(dataset))):
         progress("detecting", index + 1, len(dataset))
         if isinstance(found, Unreadable):
-            if corrupt == "fail":
-                raise DataError(str(found), hint="repair or remove it, or set corrupt=skip to continue without such images")
-            failures.append(str(found))
+            failures.append(unless_skipped(str(found), corrupt))
             continue
         boxes, wanted = _found(found, number_of), _wanted(dataset.boxes[index], found.size, code_of_C)
         scores.add(boxes, wanted)
@@ -208,10 +194,6 @@ def evaluate_detection(
         failures=tuple(failures),
         notes=notes,
     )
-
-
-def _content(dataset: ImageDataset, index: int) -> bytes | Pixels:
-    return dataset.contents.read(int(dataset.rows[index]))
 
 
 def _found(image: DetectedImage, number_of: dict[str, int]) -> FoundBoxes:
@@ -256,11 +238,3 @@ def _interval(scores: DetectionScores) -> tuple[float, float] | None:
     ]
     low, high = np.nanquantile([one.ap50 for one in found], [0.025, 0.975])
     return float(low), float(high)
-
-
-def _known(value: float) -> float | None:
-    return value if np.isfinite(value) else None
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None or not np.isfinite(value) else f"{100 * value:.1f} %"

@@ -5,11 +5,8 @@ Axes: C classes of the model, H W pixels, N images, R resamples.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +17,11 @@ from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.data import CorruptPolicy, DecodeLimits
 from vitlab.data.dataset import IGNORED, ImageDataset, Pixels, align_labels
 from vitlab.errors import DataError
-from vitlab.inference.images import NamedImage
+from vitlab.evaluation.images import known, named_images, percent, unless_skipped, write_lines
 from vitlab.inference.results import Unreadable
 from vitlab.inference.segmentation import MaskPrediction, SegmentPredictor
-from vitlab.io.atomic import replacing
 from vitlab.io.display import Block, Displayed
 from vitlab.io.progress import ProgressCallback, silent
-from vitlab.io.text import csv_cell
 from vitlab.objective.segmentation import (
     BoundaryCounts,
     boundary_counts,
@@ -35,6 +30,7 @@ from vitlab.objective.segmentation import (
     pixel_confusion,
 )
 
+_DIGITS = 2  # of a percentage in a table
 _RESAMPLES = 1000
 _MOST_RESAMPLED = 50_000_000  # numbers of all images' confusion matrices; beyond, no interval is computed
 
@@ -101,8 +97,8 @@ class SegmentationEvaluation(Displayed):
         rows = [
             {
                 "class": label,
-                "iou": _known(iou),
-                "boundary_f": _known(float(self.boundary.f_by_class[code])),
+                "iou": known(iou),
+                "boundary_f": known(float(self.boundary.f_by_class[code])),
                 "pixels": float(pixels_C[code] / total),
             }
             for code, (label, iou) in enumerate(self.iou.items())
@@ -111,14 +107,13 @@ class SegmentationEvaluation(Displayed):
 
     def tables(self) -> Iterable[Block]:
         """The metrics, then each class."""
-        low, high = self.interval or (float("nan"),) * 2
         facts: dict[str, Any] = {
             "model": self.model,
             "data": self.data,
             "images": len(self.images),
-            "mean_IoU": f"{_percent(self.mean_iou)}" + (f" ({100 * low:.1f} to {100 * high:.1f})" if self.interval else ""),
-            "pixel_accuracy": _percent(self.pixel_accuracy),
-            "boundary_F": _percent(self.boundary_f),
+            "mean_IoU": percent(self.mean_iou, _DIGITS, self.interval),
+            "pixel_accuracy": percent(self.pixel_accuracy, _DIGITS),
+            "boundary_F": percent(self.boundary_f, _DIGITS),
         }
         if self.failures:
             facts["unreadable"] = len(self.failures)
@@ -126,9 +121,9 @@ class SegmentationEvaluation(Displayed):
         yield [
             {
                 "class": row["class"],
-                "IoU": _percent(row["iou"]),
-                "boundary_F": _percent(row["boundary_f"]),
-                "pixels": _percent(row["pixels"]),
+                "IoU": percent(row["iou"], _DIGITS),
+                "boundary_F": percent(row["boundary_f"], _DIGITS),
+                "pixels": percent(row["pixels"], _DIGITS),
             }
             for row in self.class_rows()
         ]
@@ -139,7 +134,7 @@ class SegmentationEvaluation(Displayed):
             "model": self.model,
             "data": self.data,
             "images": len(self.images),
-            **{name: _known(value) for name, value in self.metrics.items()},
+            **{name: known(value) for name, value in self.metrics.items()},
             "mean_iou_interval": None if self.interval is None else list(self.interval),
             "classes": self.class_rows(),
             "confusion": self.confusion_CC.tolist(),
@@ -149,23 +144,9 @@ class SegmentationEvaluation(Displayed):
 
     def write_per_image(self, path: Path) -> None:
         """Write a CSV with a line for each image: name, iou, accuracy; empty where no pixel counts."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("name", "iou", "accuracy"))
-        for score in self.images:
-            cells = ("" if np.isnan(value) else f"{value:.6f}" for value in (score.iou, score.accuracy))
-            writer.writerow((csv_cell(score.name), *cells))
-        content = text.getvalue().encode("utf-8", "surrogateescape")
-        with replacing(path, needed=len(content)) as file:
-            file.write(content)
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else value
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None or np.isnan(value) else f"{100 * value:.2f} %"
+        values = ((score.name, (score.iou, score.accuracy)) for score in self.images)
+        rows = ((image, ["" if np.isnan(value) else f"{value:.6f}" for value in both]) for image, both in values)
+        write_lines(path, ("name", "iou", "accuracy"), rows)
 
 
 def evaluate_segmentation(
@@ -192,13 +173,10 @@ def evaluate_segmentation(
     scores: list[ImageScore] = []
     each: list[NDArray[np.int64]] = []
     failures: list[str] = []
-    named = (NamedImage(name=dataset.name(index), read=partial(_content, dataset, index)) for index in range(len(dataset)))
-    for index, found in enumerate(predictor.stream(named, total=len(dataset), progress=progress)):
+    for index, found in enumerate(predictor.stream(named_images(dataset), total=len(dataset), progress=progress)):
         wanted_HW = str(found) if isinstance(found, Unreadable) else _wanted(dataset, index, found, code_of)
         if isinstance(found, Unreadable) or isinstance(wanted_HW, str):
-            if corrupt == "fail":
-                raise DataError(str(wanted_HW), hint="repair or remove it, or set `corrupt=skip` to continue without such images")
-            failures.append(str(wanted_HW))
+            failures.append(unless_skipped(str(wanted_HW), corrupt))
             continue
         confusion_CC = pixel_confusion(wanted_HW, found.classes_HW, classes)
         total_CC += confusion_CC
@@ -220,10 +198,6 @@ def evaluate_segmentation(
         failures=tuple(failures),
         notes=notes,
     )
-
-
-def _content(dataset: ImageDataset, index: int) -> bytes | Pixels:
-    return dataset.contents.read(int(dataset.rows[index]))
 
 
 def _wanted(dataset: ImageDataset, index: int, found: MaskPrediction, code_of: NDArray[np.uint8]) -> Pixels | str:

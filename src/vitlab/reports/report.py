@@ -154,9 +154,9 @@ def write_report(
         "config_lines": json.dumps(json.loads(to_text(record.run)), indent=2).splitlines(),
     }
     if segmented is not None:
-        found |= {"classes": segmented.classes, "masks": segmented.masks}
+        found |= {"classes": segmented.classes, "masks": segmented.examples}
     if detected is not None:
-        found |= {"classes": detected.classes, "boxes": detected.boxes}
+        found |= {"classes": detected.classes, "boxes": detected.examples}
     always = ("summary", "curves", "inside", "data", "cost", "again")
     text = render(
         title=title or record.folder.name,

@@ -13,7 +13,6 @@ A folder may be a zip, and what boxes.json names may be anywhere, relative to it
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,10 +42,10 @@ from vitlab.data.readers.manifest import (
     csv_records,
     known_column,
 )
-from vitlab.data.readers.place import Place
+from vitlab.data.readers.place import Place, read_settings
 from vitlab.data.split import split_named
-from vitlab.errors import DataError, did_you_mean
-from vitlab.io.files import LIST_FILE, as_text, read_bytes
+from vitlab.errors import DataError
+from vitlab.io.files import LIST_FILE, as_text
 from vitlab.io.names import printable
 
 BOXES_JSON = "boxes.json"
@@ -168,18 +167,10 @@ def open_boxes(path: Path, *, faults: Faults | None = None) -> ImageDataset:
 
 def _settings(path: Path) -> dict[str, object]:
     """The settings of boxes.json."""
-    try:
-        found = json.loads(as_text(read_bytes(path), str(path)))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {str(error)[:100]}") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{path} must be a JSON object with {', '.join(_SETTINGS)}")
-    for key in found:
-        if key not in _SETTINGS:
-            raise DataError(f"{path} has no setting {printable(str(key))}", hint=did_you_mean(str(key), list(_SETTINGS)))
+    found = read_settings(path, _SETTINGS)
     if ("images" in found) != ("boxes" in found) or any(not isinstance(found.get(key, ""), str) for key in ("images", "boxes")):
         raise DataError(f"{path} needs the paths of both images and boxes, or neither", hint="neither: they are beside it")
-    return {"classes": None, **found}
+    return found
 
 
 def _annotation_files(place: Place) -> list[str]:

@@ -12,7 +12,6 @@ masks.json names may be anywhere, relative to it; its "masks" may be a COCO file
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -35,10 +34,9 @@ from vitlab.data.dataset import (
 )
 from vitlab.data.readers.coco_masks import has_coco_masks, open_coco_masks, zip_has_coco_masks
 from vitlab.data.readers.folder import LeftOut
-from vitlab.data.readers.place import Place
+from vitlab.data.readers.place import Place, read_settings
 from vitlab.data.split import split_named
-from vitlab.errors import DataError, did_you_mean
-from vitlab.io.files import as_text, read_bytes
+from vitlab.errors import DataError
 from vitlab.io.names import printable
 from vitlab.io.zip import read_zip_index
 
@@ -135,20 +133,12 @@ def open_masks(path: Path, *, faults: Faults | None = None) -> ImageDataset:
 
 def _settings(path: Path) -> dict[str, object]:
     """The settings of masks.json."""
-    try:
-        found = json.loads(as_text(read_bytes(path), str(path)))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {str(error)[:100]}") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{path} must be a JSON object with {', '.join(_SETTINGS)}")
-    for key in found:
-        if key not in _SETTINGS:
-            raise DataError(f"{path} has no setting {printable(str(key))}", hint=did_you_mean(str(key), list(_SETTINGS)))
+    found = read_settings(path, _SETTINGS)
     if ("images" in found) != ("masks" in found):
         raise DataError(
             f"{path} needs both images and masks, or neither", hint="neither: they are beside it, in images/ and masks/"
         )
-    return {"classes": None, **found}
+    return found
 
 
 def _by_path(place: Place) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from vitlab.data.dataset import Contents, Faults
 from vitlab.data.readers.folder import DiskContents, LeftOut, image_rows, is_hidden, walk_images
-from vitlab.errors import DataError
+from vitlab.errors import DataError, did_you_mean
 from vitlab.io.files import as_text, read_bytes
 from vitlab.io.names import printable
 from vitlab.io.zip import ZipContents, read_zip_index
@@ -70,3 +71,17 @@ class Place:
         content = self.contents.read(row)
         assert isinstance(content, bytes), "a member of a zip is bytes"
         return content
+
+
+def read_settings(path: Path, names: Sequence[str]) -> dict[str, object]:
+    """The settings of masks.json or boxes.json: a JSON object with some of these names; `classes` is None if it is not there."""
+    try:
+        found = json.loads(as_text(read_bytes(path), str(path)))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {str(error)[:100]}") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{path} must be a JSON object with {', '.join(names)}")
+    for key in found:
+        if key not in names:
+            raise DataError(f"{path} has no setting {printable(str(key))}", hint=did_you_mean(str(key), list(names)))
+    return {"classes": None, **found}
