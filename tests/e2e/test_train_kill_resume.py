@@ -62,7 +62,7 @@ def killed_and_resumed(
     return run
 
 
-def test_classify_train_kill_resume_evaluate_convert_predict(
+def test_classify_train_kill_resume_evaluate_convert_predict_export(
     warm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("pretrain", LETTERS, "--recipe", "quickstart", "--steps", "40", "--batch-size", "12", "--workers", "0")
@@ -81,7 +81,8 @@ def test_classify_train_kill_resume_evaluate_convert_predict(
     assert main(["predict", str(run / "model.safetensors"), str(image), "--json"]) == 0
     assert kept.labels is not None
     assert any(label in capsys.readouterr().out for label in kept.labels)
-    assert evaluated
+    assert evaluated["images"] > 0
+    assert said(capsys, "export", run, tmp_path / "model.pt2")["largest_difference"] < 1e-4
 
 
 def test_segment_train_on_coco_kill_resume_evaluate_predict_export(
