@@ -110,7 +110,7 @@ def built(config: ModelConfig, image_size: tuple[int, int] | None = None) -> tup
     model = build(config, device="meta").eval()
     assert all(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
     images_BCHW = torch.empty(1, config.channels, *(image_size or config.image_size), device="meta")
-    with Flops() as counter, torch.no_grad():
+    with Flops() as counter, torch.no_grad():  # type: ignore[no-untyped-call]
         logits_1K = model(images_BCHW)
     assert logits_1K.shape[1] == config.num_classes or config.num_classes == 0  # which gives features
     assert counter.flops % 2 == 0
