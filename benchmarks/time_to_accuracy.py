@@ -41,7 +41,7 @@ from vitlab.data.transforms import training_pipeline
 from vitlab.models.device import has_fast_bfloat16
 from vitlab.recipes import recipe
 from vitlab.training import train
-from vitlab.training.control import Control
+from vitlab.training.control import Control, keep_memory
 from vitlab.training.events import Finished, Started, Stepped
 from vitlab.training.plan import survey
 
@@ -208,6 +208,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     told = parser.parse_args()
     torch.set_num_threads(1)
+    keep_memory()  # as the command line does
     data = told.data / "cifar10_jpeg.npz" if told.data.is_dir() else told.data
     results = []
     if told.only != "baseline":

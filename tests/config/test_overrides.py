@@ -111,7 +111,7 @@ def test_progressive_resizing_is_reported_with_its_sizes() -> None:
     run = recipe("small-data", overrides, data=data)
     assert run.train.progressive_resizing
     assert any(
-        "progressive resizing: 24 x 24 at first, 32 x 32 after 75 % of the steps" in sentence
+        "progressive resizing: 24 x 24 at first, 32 x 32 after 50 % of the steps" in sentence
         for sentence in reasons(run, facts, overrides)
     )
     still = replace(run, train=replace(run.train, progressive_resizing=()))

@@ -83,6 +83,7 @@ def test_a_run_of_version_0_1_0_has_todays_family_conv_stem_and_progressive_resi
     run = from_text(RunConfig, (OLD_RUN / "run.json").read_text())
     assert isinstance(run.model, ViTConfig)
     assert run.model.conv_stem is not None
+    assert run.model.conv_stem.norm == "group"
     assert run.train.progressive_resizing
     written = json.loads(to_text(run))
     assert written["model"]["family"] == "vit"

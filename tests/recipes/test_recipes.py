@@ -334,8 +334,9 @@ def test_a_small_model_grows_with_its_images_from_few_patches(side: int, acceler
     run = recipe("small-data", data=replace(PHOTOS, side=side), machine=Machine(accelerator=accelerator))
     assert isinstance(run.model, ViTConfig)
     assert run.model.conv_stem is not None
+    assert run.model.conv_stem.norm == "batch"
     assert run.model.tokens == (64 if accelerator and side > 96 else 16)
-    assert run.train.progressive_resizing[-1] == (0.75, 1.0)
+    assert run.train.progressive_resizing[-1] == (0.5, 1.0)
     assert cost(run.model).parameters < 3e6
 
 

@@ -96,14 +96,14 @@ def small_data(facts: RunFacts, overrides: Overrides) -> RunConfig:
     """
     data = _labelled("small-data", facts.data)
     side = 32 if data.side <= 48 else 128 if facts.machine.accelerator and data.side > 96 else 64
-    fine = ConvStem(widths=(48, 96), units=(2, 3), activation="relu")
-    coarse = ConvStem(widths=(24, 48, 96), units=(1, 2, 3), activation="relu")
+    fine = ConvStem(widths=(48, 96, 192), units=(1, 2, 3), activation="relu", norm="batch")
+    coarse = ConvStem(widths=(24, 48, 96, 192), units=(1, 1, 2, 3), activation="relu", norm="batch")
     small = ViTConfig(
         width=128,
         depth=2,
         heads=2,
         mlp_width=512,
-        patch_size=(2, 2),
+        patch_size=(1, 1),
         image_size=(side, side),
         conv_stem=fine if side == 32 else coarse,
         pool="mean",
@@ -112,9 +112,9 @@ def small_data(facts: RunFacts, overrides: Overrides) -> RunConfig:
     model = new_model("small-data", facts, overrides, small, classes=data.classes, channels=data.channels)
     seen = 2_000_000 if facts.machine.accelerator else 300_000
     defaults = Defaults(
-        most=512 if facts.machine.accelerator else 128,
+        most=512 if facts.machine.accelerator else 256,
         epochs=min(max(seen / data.images, 6), 200),
-        lr=2.5e-3,
+        lr=4e-3,
         weight_decay=0.02,
         warmup=0.1,
         half=True,
@@ -140,8 +140,8 @@ def _augment_for(epochs: float, data: DataFacts, size: tuple[int, int]) -> Augme
 
 
 def _resizing(model: ModelConfig) -> Resizing:
-    """Images of 75 % of the side for 75 % of the steps; none if those sizes have no whole patches."""
-    steps: Resizing = ((0.0, 0.75), (0.75, 1.0))
+    """Images of 75 % of the side for half of the steps; none if those sizes have no whole patches."""
+    steps: Resizing = ((0.0, 0.75), (0.5, 1.0))
     if not isinstance(model, ViTConfig) or model.position.kind == "relative" or model.attention != "global":
         return ()
     fits = all(
