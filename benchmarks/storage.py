@@ -239,15 +239,18 @@ def report(shards: Path, made: str, given: argparse.Namespace, server: int) -> N
                 found.setdefault(name, []).append(speed)
         for old in Path(made).glob(f"cache-{number}-*"):
             shutil.rmtree(old)
-    disk = statistics.median(speed.rate for speed in found["disk"])
     print(
         f"{given.latency:g} ms of latency, {given.workers} worker(s), {given.images} images a round, {given.rounds} rounds,"
-        f" load {os.getloadavg()[0]:.1f}\n{'':24} images/s  of disk (least to most)  CPU ms of an image: client  server"
+        f" load {os.getloadavg()[0]:.1f}; medians\n"
+        f"{'':24} images/s  of disk in the same round (least to most)  CPU ms of an image: client  server"
     )
     for name, speeds in found.items():
         rate, client, served = (statistics.median(getattr(one, key) for one in speeds) for key in ("rate", "client", "server"))
         ratios = sorted(one.rate / other.rate for one, other in zip(speeds, found["disk"], strict=True))
-        print(f"{name:24} {rate:8.1f}  {rate / disk:7.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) {client:31.2f} {served:7.2f}")
+        print(
+            f"{name:24} {rate:8.1f}  {statistics.median(ratios):7.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            f" {client:50.2f} {served:7.2f}"
+        )
 
 
 if __name__ == "__main__":

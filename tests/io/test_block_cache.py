@@ -168,6 +168,19 @@ def test_after_a_fetch_that_fails_the_next_one_fetches(tmp_path: Path) -> None:
     assert only_file(tmp_path).name.isalnum()
 
 
+def test_a_process_that_fetches_for_too_long_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitlab.io.block_cache._LONGEST_WAIT", 0.0)
+    cache, other = BlockCache(tmp_path, 2**30), BlockCache(tmp_path, 2**30)
+
+    def fetch() -> bytes:
+        put(other, "a", b"content")  # while the first one holds the block
+        assert other.get("a") is None
+        return b"content"
+
+    assert cache.fill("a", fetch) == b"content"
+    assert cache.get("a") == b"content"
+
+
 def test_what_a_killed_process_left_is_no_block_and_stops_nobody(tmp_path: Path) -> None:
     cache = BlockCache(tmp_path, 2**30)
     put(cache, "a", b"content")

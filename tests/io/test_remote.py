@@ -235,9 +235,11 @@ def test_a_damaged_block_is_fetched_again_and_one_that_does_not_stay_by_exact_ra
     assert blocks.read(20, 20) == bytes(range(20, 40))
     assert asked == [(0, 100)] * 2
     block.unlink()
-    blocks.expect([(10, 20)])
     assert blocks.read(10, 20) == bytes(range(10, 30))
     assert asked[2:] == [(10, 20)]
+    blocks.expect([(90, 20)])
+    assert blocks.read(90, 20) == bytes(range(90, 110))
+    assert asked[3:] == [(90, 20)]
 
 
 def test_a_file_that_changes_is_refused_also_in_blocks(blocks: remote.RemoteFile, memory: Any, tmp_path: Path) -> None:

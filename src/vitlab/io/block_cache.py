@@ -32,6 +32,7 @@ _LARGEST = 2**30  # bytes of a block, which is read by one call
 _UNUSED = 3600.0  # seconds after which the file of a killed writer is removed
 _SAME_USE = 60.0  # seconds in which the uses of a block count as one
 _POLL = 0.01  # seconds
+_LONGEST_WAIT = 120.0  # seconds
 _DEFAULT = 20 * 2**30
 _FRACTION_OF_FREE = 4
 LIMIT_VARIABLE = "VITLAB_REMOTE_CACHE"
@@ -188,13 +189,19 @@ def _written(path: str, partial: str, handle: int, content: bytes) -> bool:
 
 
 def _claimed(path: str, partial: str) -> int | None:
-    """The file of a block that nobody else fetches, open and locked; None if the block is there."""
+    """The file of a block that nobody else fetches, open and locked; None if the block is there.
+
+    TimeoutError, an OSError, if another process fetches it for too long: it may have been suspended.
+    """
+    began = time.monotonic()
     os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
     while True:
         handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         with ExitStack() as stack:
             stack.callback(os.close, handle)
             while not try_lock(handle):  # on a disk without locks several write it at once: all of them the same bytes
+                if time.monotonic() - began > _LONGEST_WAIT:
+                    raise TimeoutError
                 time.sleep(_POLL)
             there, mine = os.path.exists(path), _is_at(handle, partial)  # noqa: PTH110
             if mine and not there:

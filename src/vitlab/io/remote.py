@@ -563,7 +563,7 @@ class RemoteFile:
     def read(self, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`; fewer only at the end of the file."""
         length = max(0, min(length, self.stamp[0] - offset))
-        if not self._blocks:
+        if not self._in_blocks(offset, length):
             return self._read_range(offset, length)
         end = offset + length
         parts = []
@@ -574,11 +574,12 @@ class RemoteFile:
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Begin to read these ranges (offset, length), which will be asked for soon."""
-        if self._blocks:
-            for start in dict.fromkeys(start for offset, length in ranges for start in self._starts(offset, length)):
-                self._expect_block(start)
-        else:
-            self._expect_ranges(ranges)
+        for offset, length in ranges:
+            if self._in_blocks(offset, length):
+                for start in self._starts(offset, length):
+                    self._expect_block(start)
+            else:
+                self._expect_range(offset, length)
 
     # Blocks: they lie in the cache, and images are read from there.
 
@@ -587,21 +588,29 @@ class RemoteFile:
         end = min(offset + length, self.stamp[0])
         return range(offset // _BLOCK * _BLOCK if offset < end else end, end, _BLOCK)
 
+    def _in_blocks(self, offset: int, length: int) -> bool:
+        """Whether a range is read from blocks: not if one did not stay, because others need the cache or its disk is full."""
+        here = _here()
+        return self._blocks and not any(
+            here.fetched[name] >= _MOST_FETCHES and not block_cache().is_verified(name)
+            for name in (self._name(start, _BLOCK) for start in self._starts(offset, length))
+        )
+
     def _read_part(self, start: int, inside: int, length: int) -> bytes:
         """`length` bytes of the block that begins at `start`."""
-        here, cache, name = _here(), block_cache(), self._name(start, _BLOCK)
+        here, name = _here(), self._name(start, _BLOCK)
         if (coming := here.coming.get(name)) is not None:
             coming.result()
-        if (kept := cache.get(name, inside, length)) is not None:
+        if (kept := block_cache().get(name, inside, length)) is not None:
             return kept
-        if here.fetched[name] >= _MOST_FETCHES:  # others need the cache, or its disk is full
+        if here.fetched[name] >= _MOST_FETCHES:
             return self._read_range(start + inside, length)
         return self._fetch_block(start)[inside : inside + length]
 
     def _expect_block(self, start: int) -> None:
-        here, cache, name = _here(), block_cache(), self._name(start, _BLOCK)
+        here, name = _here(), self._name(start, _BLOCK)
         with here.lock:
-            if name in here.coming or cache.is_verified(name) or here.fetched[name] >= _MOST_FETCHES:
+            if name in here.coming or block_cache().is_verified(name):
                 return
             pool = here.pool = here.pool or _Pool(_THREADS)
             here.coming[name] = coming = pool.submit(partial(self._bring_block, start))
@@ -630,18 +639,15 @@ class RemoteFile:
             waiting = here.drop(self._key(offset, length), cancel=False)
         return self._bring_range(offset, length) if waiting is None else waiting.answer.result()
 
-    def _expect_ranges(self, ranges: Sequence[tuple[int, int]]) -> None:
-        here, cache, now = _here(), block_cache(), time.monotonic()
+    def _expect_range(self, offset: int, length: int) -> None:
+        here, now, key = _here(), time.monotonic(), self._key(offset, length)
+        if self._name(offset, length) in block_cache():
+            return  # it is read when it is asked for
         with here.lock:
             pool = here.pool = here.pool or _Pool(_THREADS)
-            for key, waiting in list(here.expected.items()):
-                if now - waiting.since < _FORGOTTEN:
-                    break  # the others are younger
-                here.drop(key)  # of a stream that ended early
-            for offset, length in ranges:
-                key = self._key(offset, length)
-                if key in here.expected or here.expected_bytes + length > _MOST_EXPECTED or self._name(offset, length) in cache:
-                    continue  # it is read when it is asked for
+            while here.expected and now - next(iter(here.expected.values())).since > _FORGOTTEN:
+                here.drop(next(iter(here.expected)))  # of a stream that ended early
+            if key not in here.expected and here.expected_bytes + length <= _MOST_EXPECTED:
                 here.expected[key] = _Expected(since=now, answer=pool.submit(partial(self._bring_range, offset, length)))
                 here.expected_bytes += length
 
