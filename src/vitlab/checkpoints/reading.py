@@ -31,7 +31,7 @@ from vitlab.checkpoints.formats.huggingface import KINDS, named_by, unknown_kind
 from vitlab.checkpoints.hub import address_of, fetch, is_hub
 from vitlab.checkpoints.native import HeaderFacts, is_native, read_facts, read_native, summary
 from vitlab.checkpoints.parts import parts_in, read_weights
-from vitlab.checkpoints.remote_copy import local_copy
+from vitlab.checkpoints.remote_copy import header_copy, local_copy
 from vitlab.config.class_names import usual_names
 from vitlab.config.data import Preprocess, feeding, named_classes
 from vitlab.config.model import ModelConfig
@@ -77,6 +77,13 @@ def read_source(path: str | Path, hints: Hints, *, values: bool = True) -> Sourc
         except CheckpointError as error:
             raise CheckpointError("; ".join((*fetched, error.message)), hint=error.hint) from error
         path, fetched = folder, (*fetched, *downloaded)
+    if is_address(path) and not values:
+        address = io_address.address_of(str(path))
+        with header_copy(address) as header:
+            if header is not None:
+                return _noted(
+                    _read_native(header, hints, values) or _read_foreign(header, hints, values), *fetched, f"from {address}"
+                )
     if is_address(path):
         path, copied = local_copy(io_address.address_of(str(path)), progress=line_on_terminal)
         fetched = (*fetched, *copied)
@@ -84,8 +91,11 @@ def read_source(path: str | Path, hints: Hints, *, values: bool = True) -> Sourc
     if place != Path(path) and place.name != Path(path).name and "last" in place.parts[-2:]:
         weights = "averaged weights" if place.name == AVERAGED else "weights"
         fetched = (*fetched, f"the run in {path} is not finished: the {weights} of its last checkpoint are taken")
-    source = _read_native(place, hints, values) or _read_foreign(place, hints, values)
-    return replace(source, reading=replace(source.reading, notes=(*fetched, *source.reading.notes)))
+    return _noted(_read_native(place, hints, values) or _read_foreign(place, hints, values), *fetched)
+
+
+def _noted(source: Source, *notes: str) -> Source:
+    return replace(source, reading=replace(source.reading, notes=(*notes, *source.reading.notes)))
 
 
 def model_in(place: Path) -> Path:

@@ -6,20 +6,25 @@ checkpoint. Of a run, only what a model needs is copied: its config and the fini
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from vitlab.checkpoints.containers.safetensors_file import MAX_HEADER
 from vitlab.errors import CheckpointError, DataError
 from vitlab.io.address import Address
+from vitlab.io.files import SMALL_FILE
 from vitlab.io.progress import ProgressCallback, silent
-from vitlab.io.remote import Info, copies_of, fetch, files_below, info, read_now
+from vitlab.io.remote import Info, copies_of, fetch, files_below, info, is_file, read_now, read_range
 
 RUN, SWEEP, MODEL, LAST, BEST = "run.json", "sweep.json", "model.safetensors", "last", "best"
 FACTS = (RUN, "data.npz", "events.jsonl")
 _POINTER = re.compile(r"checkpoints/step-(\d+)")
 _SMALL = 2**12
+_PREFIX = 8  # bytes of a safetensors file that state the length of its header
 _BESIDE = ("config.json", "preprocessor_config.json")
 _WEIGHTS = (".safetensors", ".npz", ".pt", ".pth", ".bin", ".json")
 _TRAINING_ONLY = ("optimizer", "extra")
@@ -47,6 +52,30 @@ def local_copy(address: Address, *, progress: ProgressCallback = silent) -> tupl
     for name in weights:
         fetch(address / name, root=address, error=CheckpointError, progress=progress)
     return copies_of(address), note
+
+
+@contextmanager
+def header_copy(address: Address) -> Iterator[Path | None]:
+    """A safetensors file at an address, or that of a finished run, as a local file that is empty after its header; else None.
+
+    The file exists during the block, with the settings that lie beside it on the server.
+    """
+    found = None if address.is_folder else info(address, error=CheckpointError)
+    if found is None and is_file(address / RUN):
+        address, found = address / MODEL, info(address / MODEL) if is_file(address / MODEL) else None
+    if found is None or address.suffix != ".safetensors":
+        yield None
+        return
+    length = int.from_bytes(read_range(address, 0, min(_PREFIX, found.size), error=CheckpointError), "little")
+    start = read_range(address, 0, min(_PREFIX + min(length, MAX_HEADER), found.size), error=CheckpointError)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / address.name
+        path.write_bytes(start)
+        os.truncate(path, found.size)  # takes no space on disk
+        for name in _BESIDE:
+            with suppress(DataError, CheckpointError):
+                (path.parent / name).write_bytes(read_now(address.parent / name, most=SMALL_FILE))
+        yield path
 
 
 def copied_run(address: Address, *, model: bool = True, progress: ProgressCallback = silent) -> Path:
