@@ -50,7 +50,7 @@ def test_only_the_header_of_a_safetensors_file_is_read(
     monkeypatch.setattr(remote, "download", None)
     ours, theirs = describe(f"{PLACE}/{name}", heads=HEADS), describe(files / name, heads=HEADS)
     assert ours.notes[0] == f"from {PLACE}/{name}"
-    assert replace(ours, notes=()) == replace(theirs, notes=())
+    assert repr(replace(ours, notes=())) == repr(replace(theirs, notes=()))  # one of the metrics is NaN
     assert 0 < sum(read) < (files / name).stat().st_size / 2
 
 
