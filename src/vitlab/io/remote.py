@@ -196,6 +196,7 @@ class _Process:
         self.fetched: Counter[str] = Counter()  # how often a block was fetched
         self.seen: dict[str, Stamp] = {}  # address -> the version that the server sent last
         self.checking = threading.Lock()
+        self.signing = threading.Lock()
         self.signed: dict[str, tuple[str, float]] = {}  # address -> signed address, and until when it is used
         self.connections: dict[tuple[int, str], HTTPConnection] = {}  # of each thread to each host
         self.indirect = bool(getproxies())  # through a proxy, the cloud's own package asks
@@ -482,10 +483,11 @@ def _read_directly(system: Any, address: Address, offset: int, length: int) -> b
     here = _here()
     if address.scheme != "s3" or here.indirect:
         return None
-    signed, until = here.signed.get(address.text, ("", 0.0))
-    if time.monotonic() > until:
-        signed = str(system.sign(address.text, expiration=2 * _SIGNED_SECONDS))
-        here.signed[address.text] = signed, time.monotonic() + _SIGNED_SECONDS
+    with here.signing:  # one thread signs, and the others use it
+        signed, until = here.signed.get(address.text, ("", 0.0))
+        if time.monotonic() > until:
+            signed = str(system.sign(address.text, expiration=2 * _SIGNED_SECONDS))
+            here.signed[address.text] = signed, time.monotonic() + _SIGNED_SECONDS
     place = urlsplit(signed)
     headers = {"Range": f"bytes={offset}-{offset + length - 1}", "Accept-Encoding": "identity", "Host": place.netloc}
     target = f"{place.path}?{place.query}" if place.query else place.path
