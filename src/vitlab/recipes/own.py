@@ -90,7 +90,7 @@ def small_data(facts: RunFacts, overrides: Overrides) -> RunConfig:
     Longer runs augment more: shifts and flips for up to 15 epochs, random crops up to 60, then RandAugment and mixup too.
     Command: vitlab finetune pets/          (without --from), or vitlab pretrain pets/ --recipe small-data --out runs/pets
     Time: about 300,000 images in total on a CPU; 409,088 of 32 px took 565 s on one core of an AMD EPYC, in bfloat16.
-    Score: then 82.6 to 82.8 % on CIFAR-10's test split (trained on all 50,000 images), measured here, two seeds;
+    Score: then 82.6 to 82.8 % on CIFAR-10's test split (trained on all 50,000 images), measured here, three seeds;
     a plain ViT with three times the parameters has 47.4 % after 600 s (benchmarks/time_to_accuracy.py). Starting from a checkpoint
     is worth far more.
     """
