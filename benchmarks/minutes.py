@@ -6,10 +6,10 @@
 
 Each run is one JSON line of `--out`; a run that is there already is not repeated, so an interrupted benchmark continues with the
 same command. Accuracy is that on `val`, a tenth of the training images that is held out: by it the defaults are chosen. `--test`
-trains on the same images and evaluates on the test split instead, once, for the figures that are reported.
+trains on the same images and evaluates on the test split too, once, for the figures that are reported.
 
 The time is that of the clock, from the call to the finished model; `load` is the machine's load before the run, which should be
-near 0. One run at a time uses all cores.
+near 0. A run uses all cores that it is given: `taskset -c 0` and `taskset -c 1` compare two methods side by side, on one core each.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def measured(data: str, start: str, method: Method, *, minutes: float, seed: int
     train = run.config.train
     return {
         "accuracy": accuracy,
+        "val": run.metrics["top1"],
         "seconds": round(seconds, 1),
         "cpu_seconds": round(cpu, 1),
         "load": round(load, 2),
