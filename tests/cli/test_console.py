@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 
 import pytest
 
 from vitlab.cli import console
+from vitlab.cli.main import main
 
 
 class Terminal(io.StringIO):
@@ -83,3 +85,16 @@ def test_what_vitlab_logs_is_printed_by_the_first_process(
         log.info("note: %s", "it's 5 % more")
     log.info("afterwards nobody listens")
     assert capsys.readouterr().err.splitlines() == lines
+
+
+@pytest.mark.parametrize(("given", "found"), [({}, "10000"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None), ({"GOMP_SPINCOUNT": "7"}, "7")])
+def test_waiting_threads_give_their_core_away_unless_the_user_decides(
+    given: dict[str, str], found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, given.get(name, ""))  # so that it is restored
+        if name not in given:
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "argv", ["vitlab", "--version"])
+    assert main() == 0
+    assert os.environ.get("GOMP_SPINCOUNT") == found

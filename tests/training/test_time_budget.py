@@ -33,7 +33,7 @@ def fitted_run() -> RunConfig:
 def chosen(minutes: float, run: RunConfig | None = None) -> tuple[tuple[int, int], float, float]:
     """Image size, epochs and minutes of the run that is chosen."""
     run = run or fitted_run()
-    found = choose(run, SPEED, images=IMAGES, val_images=300, seconds=60 * minutes, sizes=image_sizes(START.model))
+    found = choose(run, SPEED, images=IMAGES, val_images=300, seconds=60 * minutes, sizes=image_sizes(START.model), side=100)
     return found.image_size, found.steps * run.data.loader.batch_size / IMAGES, found.seconds / 60
 
 
@@ -79,10 +79,10 @@ def test_too_little_time_for_one_look_at_the_images_is_refused_with_what_is_need
 def test_a_refusal_speaks_of_the_time_that_was_asked_for_not_of_what_is_left() -> None:
     run = fitted_run()
     with pytest.raises(ConfigError, match=r"^0\.01 minutes are too few") as caught:
-        choose(run, SPEED, images=IMAGES, val_images=300, seconds=0.6 - 12, spent=12, sizes=image_sizes(START.model))
+        choose(run, SPEED, images=IMAGES, val_images=300, seconds=0.6 - 12, spent=12, sizes=image_sizes(START.model), side=100)
     assert caught.value.hint is not None
     needed = float(caught.value.hint.split()[2])
-    choose(run, SPEED, images=IMAGES, val_images=300, seconds=60 * needed - 12, spent=12, sizes=image_sizes(START.model))
+    choose(run, SPEED, images=IMAGES, val_images=300, seconds=60 * needed - 12, spent=12, sizes=image_sizes(START.model), side=100)
 
 
 def test_sizes_have_whole_patches_and_end_with_the_checkpoints_own() -> None:
@@ -119,7 +119,14 @@ def test_minutes_and_another_length_exclude_each_other() -> None:
 def resized(minutes: float, asked: bool | None = None, run: RunConfig | None = None) -> Budgeted:
     sizes = image_sizes(START.model)
     return choose(
-        run or fitted_run(), SPEED, images=IMAGES, val_images=300, seconds=60 * minutes, sizes=sizes, small_images_first=asked
+        run or fitted_run(),
+        SPEED,
+        images=IMAGES,
+        val_images=300,
+        seconds=60 * minutes,
+        sizes=sizes,
+        side=100,
+        small_images_first=asked,
     )
 
 
@@ -143,7 +150,7 @@ def test_progressive_resizing_is_used_or_left_out_as_asked() -> None:
     assert (on.small_first, off.small_first) == (True, False)
     assert on.image_size > off.image_size or on.steps > off.steps
     scratch = recipe("small-data", Overrides(), data=replace(DATA, side=32))
-    own = choose(scratch, SPEED, images=IMAGES, val_images=300, seconds=600, sizes=[scratch.model.image_size])
+    own = choose(scratch, SPEED, images=IMAGES, val_images=300, seconds=600, sizes=[scratch.model.image_size], side=32)
     assert own.small_first  # the recipe's own
 
 
@@ -177,6 +184,8 @@ def test_minutes_plan_with_the_mean_work_of_the_drawn_patch_sizes() -> None:
     epochs = []
     for sizes in (((8, 8),), ((8, 8), (32, 32)), ((32, 32),)):
         run = recipe("finetune-folder", Overrides(image_size=(128, 128), patch_sizes=sizes, head="zero"), data=DATA, start=START)
-        found = choose(run, SPEED, images=IMAGES, val_images=300, seconds=600, sizes=[(128, 128)], small_images_first=False)
+        found = choose(
+            run, SPEED, images=IMAGES, val_images=300, seconds=600, sizes=[(128, 128)], side=100, small_images_first=False
+        )
         epochs.append(found.steps)
     assert epochs[0] < epochs[1] < epochs[2]

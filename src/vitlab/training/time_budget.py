@@ -33,6 +33,7 @@ _LEAST_SIZE = 96
 _FEWEST_EPOCHS = 3.0  # below, fine-tuning gains less than a head fitted to the features of larger images
 _ENOUGH_EPOCHS = 8.0  # fine-tuning takes the largest image size that leaves so many
 _MOST_EPOCHS = 30.0
+_ENLARGED = 1.25  # times the side of the images: below, a head fitted to larger images is better than fine-tuning (docs/results.md)
 _PLANNED = 0.96  # of the time: machines are not steady
 _FIT_SECONDS = 3e-7  # to fit a head, for each image x feature x class: some hundred steps of L-BFGS in float64
 _FIXED_SECONDS = 2.0  # to write checkpoints and the model
@@ -85,22 +86,30 @@ def plan_minutes(
             progressive_resizing=bool(stored.train.progressive_resizing),
         )
         return planned, f"time: planned for {_minutes(minutes)} when the run was started"
-    speed = measure_speed(run, dataset, device=device, seconds=min(_MEASURING * 60 * minutes, _MOST_MEASURING))
-    spent = time.monotonic() - began
     given = start is None or overrides.image_size is not None or bool(overrides.patch_sizes)  # which need whole patches of each
     sizes = [run.model.image_size] if given or start is None else image_sizes(start.model)
-    val_images = _val_images(run, dataset, data.images)
     asked = False if overrides.patch_sizes else overrides.progressive_resizing
-    chosen = choose(
-        run,
-        speed,
-        images=data.images,
-        val_images=val_images,
-        seconds=60 * minutes - spent,
-        spent=spent,
-        sizes=sizes,
-        small_images_first=asked,
-    )
+
+    def choose_from(sizes: Sequence[tuple[int, int]]) -> tuple[Speed, Budgeted]:
+        """Measured at the largest of these sizes, by which the times of smaller ones are estimated."""
+        measured = run if given else make(replace(overrides, image_size=sizes[-1]))
+        speed = measure_speed(measured, dataset, device=device, seconds=min(_MEASURING * 60 * minutes, _MOST_MEASURING))
+        spent = time.monotonic() - began
+        return speed, choose(
+            run,
+            speed,
+            images=data.images,
+            val_images=_val_images(run, dataset, data.images),
+            seconds=60 * minutes - spent,
+            spent=spent,
+            sizes=sizes,
+            side=data.side,
+            small_images_first=asked,
+        )
+
+    speed, chosen = choose_from(sizes)
+    if chosen.steps and chosen.image_size != sizes[-1]:
+        speed, chosen = choose_from([size for size in sizes if size <= chosen.image_size])
     planned = replace(
         overrides, image_size=chosen.image_size, steps=chosen.steps, progressive_resizing=chosen.small_first and chosen.steps > 0
     )
@@ -144,11 +153,12 @@ def choose(
     seconds: float,
     spent: float = 0.0,
     sizes: Sequence[tuple[int, int]],
+    side: int,
     small_images_first: bool | None = None,
 ) -> Budgeted:
     """The best run like `run` that takes at most `seconds`, with one of these image sizes, smallest first.
 
-    `spent` are the seconds of the budget that are gone already.
+    `spent` are the seconds of the budget that are gone already, `side` is the shorter side of the images.
     `small_images_first` is progressive resizing; None to use it where the run has it, or where it pays for larger images.
     ConfigError if not even the features of the smallest images fit into the time.
     """
@@ -162,11 +172,18 @@ def choose(
             hint=f"give it {math.ceil(10 * needed) / 10:g} minutes or more",
         )
 
+    alone = Budgeted(image_size=heads[-1], steps=0, seconds=takes.head(heads[-1]) + _FIXED_SECONDS)
+    fitted = run.train.head == "fitted"
+    least = min(_ENLARGED * side, min(sizes[-1])) if fitted else 0.0
+    tuned = [size for size in heads if min(size) >= least]
+    if not tuned:
+        return alone
+
     def largest(*, resized: bool) -> tuple[tuple[int, int], float]:
         """The largest size that leaves enough epochs, or the smallest, and how many it leaves."""
-        epochs = {size: takes.epochs(size, planned, resized=resized) for size in heads}
-        enough = [size for size in heads if epochs[size] >= _ENOUGH_EPOCHS]
-        size = enough[-1] if enough else heads[0]
+        epochs = {size: takes.epochs(size, planned, resized=resized) for size in tuned}
+        enough = [size for size in tuned if epochs[size] >= _ENOUGH_EPOCHS]
+        size = enough[-1] if enough else tuned[0]
         return size, epochs[size]
 
     resized = bool(run.train.progressive_resizing) if small_images_first is None else small_images_first
@@ -175,8 +192,8 @@ def choose(
         larger, fewer = largest(resized=True)
         if larger > chosen:
             chosen, epochs, resized = larger, fewer, True
-    if epochs < _FEWEST_EPOCHS and run.train.head == "fitted":
-        return Budgeted(image_size=heads[-1], steps=0, seconds=takes.head(heads[-1]) + _FIXED_SECONDS)
+    if epochs < _FEWEST_EPOCHS and fitted:
+        return alone
     length = min(epochs, _MOST_EPOCHS) if run.start is not None else epochs
     steps = steps_of(length, images, run.data.loader.batch_size)
     taken = takes.head(chosen) + takes.evaluations(chosen) + length * takes.epoch(chosen, resized=resized)
