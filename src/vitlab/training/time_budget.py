@@ -4,7 +4,8 @@ The speed of reading, of a forward pass and of a training step is measured for a
 are chosen so that the schedule ends when the time does:
 
 - too little time for a few epochs: the features once, at the largest image size that fits, and a head fitted to them;
-- more: a fitted head, then fine-tuning from it, at the largest image size that leaves enough epochs;
+- more: a fitted head, then fine-tuning from it, at the largest image size that leaves enough epochs, and not at sizes so small
+  that a head fitted to larger images would be better;
 - so much that small images at first (progressive resizing) leave enough epochs of a larger size still: that.
 """
 
@@ -30,7 +31,7 @@ from vitlab.training.plan import Speed, mean_macs, measure_speed
 
 _SIZE_STEP = 32  # pixels between two image sizes that are considered
 _LEAST_SIZE = 96
-_FEWEST_EPOCHS = 3.0  # below, fine-tuning gains less than a head fitted to the features of larger images
+_FEWEST_EPOCHS = 1.0  # below, there is only a head fitted to the features of larger images
 _ENOUGH_EPOCHS = 8.0  # fine-tuning takes the largest image size that leaves so many
 _MOST_EPOCHS = 30.0
 _ENLARGED = 1.25  # times the side of the images: below, a head fitted to larger images is better than fine-tuning (docs/results.md)
@@ -39,6 +40,7 @@ _FIT_SECONDS = 3e-7  # to fit a head, for each image x feature x class: some hun
 _FIXED_SECONDS = 2.0  # to write checkpoints and the model
 _MEASURING = 0.03  # of the time, and at most `_MOST_MEASURING` seconds, to measure training steps
 _MOST_MEASURING = 6.0
+_AGAIN = 2.0  # minutes: with more, the speed is measured again at the image size that is chosen
 _EVALUATIONS = 6  # of a run that fine-tunes: of the head, and five times on the way
 
 
@@ -90,10 +92,9 @@ def plan_minutes(
     sizes = [run.model.image_size] if given or start is None else image_sizes(start.model)
     asked = False if overrides.patch_sizes else overrides.progressive_resizing
 
-    def choose_from(sizes: Sequence[tuple[int, int]]) -> tuple[Speed, Budgeted]:
-        """Measured at the largest of these sizes, by which the times of smaller ones are estimated."""
-        measured = run if given else make(replace(overrides, image_size=sizes[-1]))
-        speed = measure_speed(measured, dataset, device=device, seconds=min(_MEASURING * 60 * minutes, _MOST_MEASURING))
+    def measure_and_choose(run: RunConfig, sizes: Sequence[tuple[int, int]]) -> tuple[Speed, Budgeted]:
+        """Measured at the run's image size, by which the times of others are estimated."""
+        speed = measure_speed(run, dataset, device=device, seconds=min(_MEASURING * 60 * minutes, _MOST_MEASURING))
         spent = time.monotonic() - began
         return speed, choose(
             run,
@@ -107,9 +108,10 @@ def plan_minutes(
             small_images_first=asked,
         )
 
-    speed, chosen = choose_from(sizes)
-    if chosen.steps and chosen.image_size != sizes[-1]:
-        speed, chosen = choose_from([size for size in sizes if size <= chosen.image_size])
+    speed, chosen = measure_and_choose(run, sizes)
+    if minutes >= _AGAIN and chosen.steps and chosen.image_size != speed.image_size:
+        again = make(replace(overrides, image_size=chosen.image_size))
+        speed, chosen = measure_and_choose(again, [size for size in sizes if size <= chosen.image_size])
     planned = replace(
         overrides, image_size=chosen.image_size, steps=chosen.steps, progressive_resizing=chosen.small_first and chosen.steps > 0
     )
