@@ -109,6 +109,19 @@ def test_finetune_plans_once_and_a_second_call_resumes_the_plan(tmp_path: Path, 
     assert again.metrics == run.metrics
 
 
+def test_without_time_for_a_look_at_every_image_a_part_of_them_is_learned_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = vitlab.pretrain("digits", model="ViT-Mini/8", image_size=16, steps=2, out=tmp_path / "start", workers=0, quiet=True)
+    slow = Speed(image_size=(16, 16), read=0.0, forward=0.05, step=0.1)
+    monkeypatch.setattr(time_budget, "measure_speed", lambda run, dataset, *, device, seconds: slow)
+    run = vitlab.finetune("digits", start, minutes=1, out=tmp_path / "run", workers=0, quiet=True)
+    assert run.config.train.head == "zero"
+    assert 0 < run.step * run.config.data.loader.batch_size < 1000
+    with pytest.raises(ConfigError, match="too few for one look"):
+        vitlab.finetune("digits", start, minutes=1, head="fitted", out=tmp_path / "other", workers=0, quiet=True)
+
+
 def test_minutes_and_another_length_exclude_each_other() -> None:
     with pytest.raises(UsageError, match="minutes"):
         vitlab.finetune("digits", minutes=1, epochs=3)

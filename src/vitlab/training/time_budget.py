@@ -3,7 +3,8 @@
 The speed of reading, of a forward pass and of a training step is measured for a few seconds. Then the image size and the length
 are chosen so that the schedule ends when the time does:
 
-- too little time for a few epochs: the features once, at the largest image size that fits, and a head fitted to them;
+- too little time for one look at every image: a part of an epoch from a zero head;
+- too little time for an epoch: the features once, at the largest image size that fits, and a head fitted to them;
 - more: a fitted head, then fine-tuning from it, at the largest image size that leaves enough epochs, and not at sizes so small
   that a head fitted to larger images would be better;
 - so much that small images at first (progressive resizing) leave enough epochs of a larger size still: that.
@@ -76,7 +77,8 @@ def plan_minutes(
     is resumed as it was planned.
     """
     run = make(overrides)
-    if overrides.head is None and run.start is not None and run.train.loss == "softmax":
+    free = overrides.head is None and run.start is not None and run.train.loss == "softmax"
+    if free:
         overrides = replace(overrides, head="fitted")
         run = make(overrides)
     if stored is not None and (stored.train.minutes, stored.data.dataset, stored.start) == (minutes, run.data.dataset, run.start):
@@ -108,7 +110,14 @@ def plan_minutes(
             small_images_first=asked,
         )
 
-    speed, chosen = measure_and_choose(run, sizes)
+    try:
+        speed, chosen = measure_and_choose(run, sizes)
+    except ConfigError:
+        if not free:
+            raise
+        overrides = replace(overrides, head="zero")  # which needs no look at every image
+        run = make(overrides)
+        speed, chosen = measure_and_choose(run, sizes)
     if minutes >= _AGAIN and chosen.steps and chosen.image_size != speed.image_size:
         again = make(replace(overrides, image_size=chosen.image_size))
         speed, chosen = measure_and_choose(again, [size for size in sizes if size <= chosen.image_size])
