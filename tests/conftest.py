@@ -31,7 +31,7 @@ settings.load_profile("vitlab")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 _SESSION = "VITLAB_TEST_SESSION"  # in the environment of every process of one session
-_LONG = ("contract", "e2e", "training", "models", "exporters", "evaluation", "studies")
+_LONG = {"contract", "e2e", "training", "models", "exporters", "evaluation", "studies"}
 _PATIENCE = 30.0  # seconds that a process has to end after the last test
 
 
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folders with the longest files first, so that at the end no process of several is left alone with one."""
-    items.sort(key=lambda item: Path(item.location[0]).parts[1] not in _LONG)
+    items.sort(key=lambda item: _LONG.isdisjoint(item.path.parts))
 
 
 def pytest_collection_finish() -> None:
