@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 def test_a_worker_that_hangs_ends_the_run_with_its_name_and_a_checkpoint(tmp_path: Path) -> None:
     def stop(pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)
-        for pool in [thing for thing in gc.get_objects() if isinstance(thing, Processes)]:
+        for pool in [thing for thing in gc.get_objects() if type(thing) is Processes]:
             pool._timeout = 1.0  # seconds, from now on: on a busy machine a worker may take longer to start
 
     with pytest.raises(DataError, match=r"hangs at image .*: no progress for 1.0 s"):
