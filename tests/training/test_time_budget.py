@@ -122,6 +122,14 @@ def test_without_time_for_a_look_at_every_image_a_part_of_them_is_learned_from(
         vitlab.finetune("digits", start, minutes=1, head="fitted", out=tmp_path / "other", workers=0, quiet=True)
 
 
+def test_many_held_out_images_are_evaluated_at_the_end_alone() -> None:
+    run, sizes = fitted_run(), image_sizes(START.model)
+    few, many = (choose(run, SPEED, images=IMAGES, val_images=count, seconds=600, sizes=sizes, side=100) for count in (300, 6000))
+    assert (few.evaluated_once, many.evaluated_once) == (False, True)
+    assert many.steps > 0
+    assert many.seconds <= 600
+
+
 def test_minutes_and_another_length_exclude_each_other() -> None:
     with pytest.raises(UsageError, match="minutes"):
         vitlab.finetune("digits", minutes=1, epochs=3)

@@ -42,20 +42,22 @@ _FIXED_SECONDS = 2.0  # to write checkpoints and the model
 _MEASURING = 0.03  # of the time, and at most `_MOST_MEASURING` seconds, to measure training steps
 _MOST_MEASURING = 6.0
 _AGAIN = 2.0  # minutes: with more, the speed is measured again at the image size that is chosen
-_EVALUATIONS = 6  # of a run that fine-tunes: of the head, and five times on the way
+_EVALUATIONS = 6  # of a run that fine-tunes: of the head, and five times on the way ...
+_EVALUATING = 0.15  # ... or, if these took more of the time, only at the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgeted:
     """What was chosen: the image size and the steps, 0 for a fitted head alone; `seconds` is what the run takes.
 
-    `small_first`: with progressive resizing.
+    `small_first`: with progressive resizing. `evaluated_once`: fine-tuning is evaluated at its end alone.
     """
 
     image_size: tuple[int, int]
     steps: int
     seconds: float
     small_first: bool = False
+    evaluated_once: bool = False
 
 
 def plan_minutes(
@@ -88,6 +90,7 @@ def plan_minutes(
             steps=stored.train.steps,
             head=stored.train.head if run.start else None,
             progressive_resizing=bool(stored.train.progressive_resizing),
+            evaluate_every=stored.train.evaluate_every if overrides.evaluate_every is None else overrides.evaluate_every,
         )
         return planned, f"time: planned for {_minutes(minutes)} when the run was started"
     given = start is None or overrides.image_size is not None or bool(overrides.patch_sizes)  # which need whole patches of each
@@ -124,6 +127,8 @@ def plan_minutes(
     planned = replace(
         overrides, image_size=chosen.image_size, steps=chosen.steps, progressive_resizing=chosen.small_first and chosen.steps > 0
     )
+    if chosen.evaluated_once and overrides.evaluate_every is None and not run.train.patience:
+        planned = replace(planned, evaluate_every=0)
     return planned, _sentence(minutes, run, speed, chosen, data.images)
 
 
@@ -207,8 +212,14 @@ def choose(
         return alone
     length = min(epochs, _MOST_EPOCHS) if run.start is not None else epochs
     steps = steps_of(length, images, run.data.loader.batch_size)
-    taken = takes.head(chosen) + takes.evaluations(chosen) + length * takes.epoch(chosen, resized=resized)
-    return Budgeted(image_size=chosen, steps=steps, seconds=taken + _FIXED_SECONDS, small_first=resized)
+    taken = takes.head(chosen) + takes.evaluations(chosen, planned) + length * takes.epoch(chosen, resized=resized)
+    return Budgeted(
+        image_size=chosen,
+        steps=steps,
+        seconds=taken + _FIXED_SECONDS,
+        small_first=resized,
+        evaluated_once=not takes.evaluates_often(chosen, planned),
+    )
 
 
 def image_sizes(model: ModelConfig) -> list[tuple[int, int]]:
@@ -241,9 +252,14 @@ class _Time:
         """One image, read and through the model."""
         return self.speed.read + self.speed.forward * self._times(size)
 
-    def evaluations(self, size: tuple[int, int]) -> float:
-        """The other evaluations of a run that fine-tunes."""
-        return (_EVALUATIONS - 1) * self.val_images * self.forward(size)
+    def evaluations(self, size: tuple[int, int], seconds: float) -> float:
+        """The other evaluations of a run of so many seconds that fine-tunes."""
+        times = _EVALUATIONS - 1 if self.evaluates_often(size, seconds) else 1
+        return times * self.val_images * self.forward(size)
+
+    def evaluates_often(self, size: tuple[int, int], seconds: float) -> bool:
+        """Whether a run of so many seconds has the time to be evaluated on the way."""
+        return (_EVALUATIONS - 1) * self.val_images * self.forward(size) <= _EVALUATING * seconds
 
     def epoch(self, size: tuple[int, int], *, resized: bool) -> float:
         """One pass of training over the images, on average over the run; `resized`: with progressive resizing."""
@@ -257,7 +273,7 @@ class _Time:
 
     def epochs(self, size: tuple[int, int], seconds: float, *, resized: bool) -> float:
         """Passes that fit into the time besides head and evaluations; below 0 if not even those fit."""
-        return (seconds - self.head(size) - self.evaluations(size)) / self.epoch(size, resized=resized)
+        return (seconds - self.head(size) - self.evaluations(size, seconds)) / self.epoch(size, resized=resized)
 
     def _rows(self, size: tuple[int, int]) -> Resizing:
         return self.run.train.progressive_resizing or small_first(replace(self.run.model, image_size=size))
