@@ -97,7 +97,7 @@ def plan_minutes(
     sizes = [run.model.image_size] if given or start is None else image_sizes(start.model)
     asked = False if overrides.patch_sizes else overrides.progressive_resizing
 
-    def measure_and_choose(run: RunConfig, sizes: Sequence[tuple[int, int]]) -> tuple[Speed, Budgeted]:
+    def measure_and_choose(run: RunConfig) -> tuple[Speed, Budgeted]:
         """Measured at the run's image size, by which the times of others are estimated."""
         speed = measure_speed(run, dataset, device=device, seconds=min(_MEASURING * 60 * minutes, _MOST_MEASURING))
         spent = time.monotonic() - began
@@ -114,16 +114,15 @@ def plan_minutes(
         )
 
     try:
-        speed, chosen = measure_and_choose(run, sizes)
+        speed, chosen = measure_and_choose(run)
     except ConfigError:
         if not free:
             raise
         overrides = replace(overrides, head="zero")  # which needs no look at every image
         run = make(overrides)
-        speed, chosen = measure_and_choose(run, sizes)
+        speed, chosen = measure_and_choose(run)
     if minutes >= _AGAIN and chosen.steps and chosen.image_size != speed.image_size:
-        again = make(replace(overrides, image_size=chosen.image_size))
-        speed, chosen = measure_and_choose(again, [size for size in sizes if size <= chosen.image_size])
+        speed, chosen = measure_and_choose(make(replace(overrides, image_size=chosen.image_size)))
     planned = replace(
         overrides, image_size=chosen.image_size, steps=chosen.steps, progressive_resizing=chosen.small_first and chosen.steps > 0
     )
