@@ -78,7 +78,7 @@ def main() -> None:
     library.mallopt(_TRIM_THRESHOLD, 1 << 20)
     own = -(-options.batch_size // ranks)
     rows = min(options.micro_batch or own, own)
-    predicted = Memory(run, cost(run.model), ranks).parts(rows).total
+    predicted = Memory(run, cost(run.model), ranks, device="cpu").parts(rows).total
     rehearsed = rehearse(run, ranks=ranks).peak if os.environ["RANK"] == "0" else 0  # the same for all
     with world("cpu", timeout=600) as here:
         dist.barrier()

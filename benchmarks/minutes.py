@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import vitlab
+from vitlab.config.data import Split
 from vitlab.config.train import HeadStart
 
 _BESIDE = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
@@ -56,7 +57,7 @@ METHODS = {
 }
 
 
-def measured(data: str, start: str, method: Method, *, minutes: float, seed: int, split: str) -> dict[str, Any]:
+def measured(data: str, start: str, method: Method, *, minutes: float, seed: int, split: Split) -> dict[str, Any]:
     """One run, in a folder that is removed: accuracy in [0, 1], seconds by the clock and of CPU time, and what was chosen."""
     load, began, used = os.getloadavg()[0], time.monotonic(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
@@ -74,8 +75,9 @@ def measured(data: str, start: str, method: Method, *, minutes: float, seed: int
             quiet=True,
         )
         seconds, cpu = time.monotonic() - began, time.process_time() - used
-        accuracy = run.metrics["top1"] if split == "val" else vitlab.evaluate(run, data, split="test").top1
-    assert run.config is not None
+        assert run.config is not None
+        known = split == "val" and not run.config.data.evaluate_images  # else the run evaluated some of the images
+        accuracy = run.metrics["top1"] if known else vitlab.evaluate(run, data, split=split).top1
     train = run.config.train
     return {
         "accuracy": accuracy,
@@ -84,7 +86,9 @@ def measured(data: str, start: str, method: Method, *, minutes: float, seed: int
         "cpu_seconds": round(cpu, 1),
         "load": round(load, 2),
         "image_size": run.config.model.image_size[0],
-        "steps": train.steps,
+        "steps": run.step,
+        "planned_steps": train.steps,
+        "head_images": train.head_images,
         "batch_size": run.config.data.loader.batch_size,
         "precision": train.precision,
         "cores": len(os.sched_getaffinity(0)),
@@ -139,7 +143,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/minutes.jsonl"))
     parser.add_argument("--table", action="store_true", help="measure nothing")
     asked = parser.parse_args()
-    start, split = asked.start or str(asked.data / "deit_tiny_patch16_224.npz"), "test" if asked.test else "val"
+    start = asked.start or str(asked.data / "deit_tiny_patch16_224.npz")
+    split: Split = "test" if asked.test else "val"
     done = {tuple(line[name] for name in _KEY) for line in known(asked.out)}
     for minutes in [] if asked.table else map(float, asked.minutes.split(",")):
         for dataset in asked.datasets.split(","):

@@ -3,12 +3,15 @@ session: default signal handlers, and no process left behind."""
 
 from __future__ import annotations
 
+import copy
+import functools
 import gc
 import os
 import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -95,6 +98,26 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         for pid, command in left.items():
             print(f"\nerror: the tests left a process behind: {pid} {command}")
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def onnx_operators() -> Iterator[None]:
+    """One table of torch's ONNX operators for all conversions: torch makes it anew for each, half of a small model's time."""
+    try:
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+    except ImportError:  # it is not a public name
+        yield
+        return
+    made = functools.cache(ONNXRegistry.from_torchlib)
+
+    def copied(*words: Any, **names: Any) -> ONNXRegistry:
+        table = copy.copy(made(*words, **names))
+        table.functions = {target: list(found) for target, found in table.functions.items()}
+        return table
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))
+        yield
 
 
 @pytest.fixture(scope="session")

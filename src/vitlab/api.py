@@ -1619,7 +1619,7 @@ def finetune(
             the saved model (default: train all weights)
         lora_targets: with lora: the layers that are updated, some of q, k, v, qkv, proj, mlp, separated by commas (default: q,v)
         progressive_resizing: train on images of three quarters of the side for the first 70 % of the steps (default: on with
-            minutes and a checkpoint, where it leaves time for larger images; else the recipe's own)
+            minutes and a checkpoint; else the recipe's own)
         trainable: weights that train: all, the head (of segmentation: the decoder) on frozen features, or head and last-blocks
             (default: all)
         blocks: with trainable last-blocks: how many of the last blocks train (default: none)
@@ -1730,14 +1730,14 @@ def finetune(
         dice=dice,
     )
     place_of_run = out or _default_out(place, after="-sweep" if sweep else "")
-    asked, planned = overrides, tuple[str, ...]()
+    asked, planned = overrides, None
     if minutes is not None:
         from vitlab.training.run_folder import RunDirectory
         from vitlab.training.time_budget import plan_minutes
 
         if not is_address(os.fspath(place_of_run)):
             RunDirectory(Path(place_of_run)).check_place()  # before the time is spent on measuring
-        overrides, sentence = plan_minutes(
+        planned = plan_minutes(
             minutes,
             lambda tried: _recipe_run(name, why, tried, facts, begins)[0],
             overrides,
@@ -1748,10 +1748,10 @@ def finetune(
             began=began,
             stored=_stored_config(place_of_run),
         )
-        planned = (sentence,)
+        overrides = planned.overrides
     config, notes = _recipe_run(name, why, overrides, facts, begins, asked=asked)
-    if minutes is not None:
-        config, notes = replace(config, train=replace(config.train, minutes=minutes)), (*notes, *planned)
+    if planned is not None:
+        config, notes = planned.applied(config), (*notes, planned.sentence)
     tried = _lrs(config, lrs) if sweep else ()
     if tried:
         shown = ", ".join(f"{rate:.3g}" for rate in tried)

@@ -77,6 +77,7 @@ def run(home: Path) -> vitlab.Run:
     )
 
 
+@pytest.mark.usefixtures("onnx_operators")
 def test_the_program_of_the_readme_runs_as_it_stands(here: Path, run: vitlab.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = time.perf_counter
     monkeypatch.setattr("vitlab.inference.bench.time", SimpleNamespace(perf_counter=lambda: 50 * clock()))  # ten seconds pass soon

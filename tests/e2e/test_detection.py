@@ -25,7 +25,7 @@ from vitlab.inference.detections import DetectedImages, Detector
 from vitlab.models.grid_detector import GridDetector
 from vitlab.models.vit import ViT
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("onnx_operators")]
 
 
 def tokens() -> ViTConfig:

@@ -30,7 +30,7 @@ from vitlab.inference.segmentation import MaskPredictions, backbone_of, starts
 from vitlab.models import build
 from vitlab.models.segmenter import Segmenter
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("onnx_operators")]
 
 
 def segmenter(backbone: BackboneConfig | None = None) -> SegmenterConfig:

@@ -15,7 +15,7 @@ from vitlab.config.vit import ViTConfig
 from vitlab.interpretation.attention import attention_distance, rollout
 from vitlab.models.vit import ViT
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("onnx_operators")]
 
 WILD = Path(__file__).parents[1] / "golden" / "wild"
 # Rotary positions, centred and learned; relative biases in tables and by an MLP; norms before and after; SwiGLU; RMSNorm.

@@ -60,6 +60,7 @@ def test_attention_map(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert said.count("attends most to") == vitlab.load(model).config.heads  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("onnx_operators")
 def test_convert_and_export(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,19 @@ import numpy as np
 import pytest
 
 from tests.exporters.test_export import MINI, foreign, knowing
+from tests.exporters.traces import traced_once
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ExportError
 from vitlab.exporters import ExportConfig, export
 from vitlab.exporters.files import onnx_runner, synthetic_images
 from vitlab.inference.backends import TorchBackend
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _traced_once(onnx_operators: None) -> Iterator[None]:
+    with traced_once():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def model() -> Checkpoint:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def traced_once() -> Iterator[None]:
+def traced_once(onnx_operators: None) -> Iterator[None]:
     """A model is traced and converted once, which takes seconds, however often its files are written."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backends, "traced", cache(backends.traced))

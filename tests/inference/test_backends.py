@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache as once
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,20 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "vitlab"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _traced_once(onnx_operators: None) -> Iterator[None]:
+    """A model is traced and converted once, which takes seconds, however many tests make files of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(converted, "traced", once(converted.traced))
+        patch.setattr(converted, "onnx_proto", once(converted.onnx_proto))
+        yield
+
+
+@pytest.fixture(scope="module")
+def shallow() -> Checkpoint:
+    return vit({"depth": 1, "register_tokens": 1})
+
+
 class Fake:
     """A backend that takes a given time, by a clock of its own, and gives zeros."""
 
@@ -60,10 +75,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])
 def test_another_runtime_gives_the_same_numbers_and_its_graph_is_made_once(
-    backend: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+    backend: str, shallow: Checkpoint, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(backend)
-    checkpoint = vit({"depth": 1, "register_tokens": 1})
+    checkpoint = shallow
     images_BHWC = noise(checkpoint, 7)
     expected = TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC, features=True)
     predictor = Predictor(checkpoint, backend=backend)  # type: ignore[arg-type]
@@ -118,7 +133,9 @@ def test_a_runtime_with_other_numbers_is_refused() -> None:
         verify(Wrong(checkpoint.model, checkpoint.preprocess), checkpoint)  # type: ignore[arg-type]
 
 
-def test_every_stream_is_verified_and_a_wrong_compilation_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_stream_is_verified_and_a_wrong_compilation_is_made_again(
+    shallow: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """OpenVINO now and then compiles one of its streams wrongly."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     real, compiled = OpenVINOBackend.run, []
@@ -133,7 +150,7 @@ def test_every_stream_is_verified_and_a_wrong_compilation_is_made_again(tmp_path
         return Outputs(logits_BK=wrong, features_BD=out.features_BD)
 
     monkeypatch.setattr(OpenVINOBackend, "run", run)
-    Predictor(vit(), backend="openvino")
+    Predictor(shallow, backend="openvino")
     assert len(compiled) == 2
     assert compiled[0] is not compiled[1]
 
@@ -347,10 +364,10 @@ def test_what_another_format_remembered_is_not_read(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("backend", ["torch", "openvino", "onnxruntime"])
-def test_a_backend_with_fewer_threads_gives_the_same_numbers(backend: str) -> None:
+def test_a_backend_with_fewer_threads_gives_the_same_numbers(backend: str, shallow: Checkpoint) -> None:
     if backend != "torch":
         pytest.importorskip(backend)
-    checkpoint = vit({"depth": 1})
+    checkpoint = shallow
     images_BHWC = noise(checkpoint, 1)
     expected = TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC, features=True)
     found = with_threads(Predictor(checkpoint, backend=backend).backend, 1)  # type: ignore[arg-type]
@@ -361,9 +378,9 @@ def test_a_backend_with_fewer_threads_gives_the_same_numbers(backend: str) -> No
     assert torch.get_num_threads() == 2
 
 
-def test_openvino_gives_the_same_numbers_pinned_or_not() -> None:
+def test_openvino_gives_the_same_numbers_pinned_or_not(shallow: Checkpoint) -> None:
     pytest.importorskip("openvino")
-    checkpoint = vit({"depth": 1})
+    checkpoint = shallow
     images_BHWC = noise(checkpoint, 5)
     found = OpenVINOBackend(checkpoint, GraphFiles(checkpoint, "digest", "openvino"), pinned=False)
     close(found.run(images_BHWC).logits_BK, TorchBackend(checkpoint.model, checkpoint.preprocess).run(images_BHWC).logits_BK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from tests.conftest import real_data
 from vitlab.checkpoints import Checkpoint, load
@@ -70,8 +71,10 @@ def test_hiding_what_a_map_points_at_costs_more_than_hiding_the_rest(deit: Check
     assert lost["relevance", "least"] < lost["rollout", "least"]
 
 
-@pytest.mark.slow
-def test_removing_and_covering_a_patch_agree(deit: Checkpoint, seen: ModelImages) -> None:
-    covered = occlusion(deit.model, seen.images_BCHW[1:2])
-    removed = occlusion(deit.model, seen.images_BCHW[1:2], how="remove")
-    assert np.corrcoef(covered.ravel(), removed.ravel())[0, 1] > 0.2
+def test_removing_and_covering_a_patch_agree(seen: ModelImages) -> None:
+    """At half of the image size, with a quarter of the patches."""
+    small = load(real_data() / "deit_tiny_patch16_224.npz", image_size=112).model
+    images_BCHW = functional.interpolate(seen.images_BCHW[:2], (112, 112), mode="bicubic", antialias=True)
+    for image_CHW in images_BCHW:
+        covered, removed = occlusion(small, image_CHW[None]), occlusion(small, image_CHW[None], how="remove")
+        assert np.corrcoef(covered.ravel(), removed.ravel())[0, 1] > 0.5

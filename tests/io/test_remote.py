@@ -12,7 +12,7 @@ import fsspec
 import pytest
 
 from vitlab.errors import DataError, StorageError
-from vitlab.io import remote
+from vitlab.io import block_cache, remote
 from vitlab.io.address import Address
 
 A = Address("memory://io/a.bin")
@@ -226,6 +226,26 @@ def test_blocks_are_expected_in_other_threads_and_an_error_there_reaches_the_rea
     assert threads[0].startswith("remote")
 
 
+def test_who_waits_for_a_block_has_it_before_it_is_written(
+    blocks: remote.RemoteFile, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, write = threading.Event(), block_cache._written
+
+    def late(path: str, partial: str, handle: int, content: bytes) -> bool:
+        assert go.wait(30)
+        return write(path, partial, handle, content)
+
+    monkeypatch.setattr(block_cache, "_written", late)
+    blocks.expect([(0, 10), (120, 10)])
+    assert blocks.read(5, 50) == bytes(range(5, 55))
+    assert blocks.read(110, 20) == bytes(range(110, 130))
+    go.set()
+    remote._process.close()
+    assert sorted(asked) == [(0, 100), (100, 100)]
+    assert blocks.read(5, 50) == bytes(range(5, 55))  # from the cache
+    assert len(asked) == 2
+
+
 def test_a_damaged_block_is_fetched_again_and_one_that_does_not_stay_by_exact_ranges(
     blocks: remote.RemoteFile, tmp_path: Path, asked: list[tuple[int, int]]
 ) -> None:
@@ -249,11 +269,34 @@ def test_a_file_that_changes_is_refused_also_in_blocks(blocks: remote.RemoteFile
     assert not cached(tmp_path)
 
 
-def test_data_is_read_in_blocks_if_half_of_the_cache_holds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for gib, expected in (("2", True), ("1.9", False), ("0", False)):
+def test_the_fraction_of_data_that_is_kept_is_what_half_of_the_cache_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for gib, expected in (("4", 1.0), ("2", 1.0), ("1", 0.5), ("0", 0.0)):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / gib))
         monkeypatch.setenv("VITLAB_REMOTE_CACHE", gib)
-        assert remote.fits_cache(2**30) == expected
+        assert remote.fraction_kept(2**30) == expected
+        assert remote.fraction_kept(0) == 1.0
+
+
+@pytest.mark.parametrize("expect", [False, True])
+def test_of_data_that_does_not_fit_the_same_part_is_kept_in_every_epoch(
+    memory: Any, tmp_path: Path, asked: list[tuple[int, int]], expect: bool
+) -> None:
+    content = bytes(range(256)) * 8
+    memory.pipe_file("/io/a.bin", content)
+    file, ranges = remote.RemoteFile(A, stamp(), kept=0.25), [(offset, 8) for offset in range(0, 2048, 8)]
+    epochs: list[set[tuple[int, int]]] = []
+    for order in (ranges, ranges[::-1], ranges[::2] + ranges[1::2]):
+        asked.clear()
+        if expect:
+            file.expect(order)
+        assert all(file.read(offset, length) == content[offset : offset + length] for offset, length in order)
+        assert len(asked) == len(set(asked))
+        epochs.append(set(asked))
+    first, second, third = epochs
+    assert first == set(ranges)
+    assert second == third  # the rest is asked for again, and never removes what is kept
+    assert len(second) == len(ranges) - len(cached(tmp_path))
+    assert 0.15 < len(cached(tmp_path)) / len(ranges) < 0.35
 
 
 def test_a_copy_of_a_file_is_made_again_when_it_is_damaged_or_the_file_changes(memory: Any) -> None:

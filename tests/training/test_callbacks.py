@@ -42,9 +42,10 @@ def started(*, step: int = 0, steps: int = 100, notes: tuple[str, ...] = ()) -> 
     )
 
 
-def stepped(step: int, *, loss: float = 1.0, accuracy: float | None = 0.5) -> Stepped:
+def stepped(step: int, *, steps: int = 100, loss: float = 1.0, accuracy: float | None = 0.5) -> Stepped:
     return Stepped(
         step=step,
+        steps=steps,
         epoch=step / 10,
         loss=loss,
         accuracy=accuracy,
@@ -136,11 +137,11 @@ def test_the_pace_follows_the_last_steps_and_ignores_the_time_before_the_first()
     clock = Clock()
     pace = Pace(started(steps=1000), clock=clock)
     clock.now += 100  # workers start
-    pace.on_event(stepped(1))
+    pace.on_event(stepped(1, steps=1000))
     assert pace.seconds == 0.5
     for step in range(2, 300):
         clock.now += 2.0
-        pace.on_event(stepped(step, loss=step / 100))
+        pace.on_event(stepped(step, steps=1000, loss=step / 100))
     assert pace.seconds == pytest.approx(2.0, rel=0.01)
     assert pace.left == pytest.approx((1000 - 299) * 2.0, rel=0.01)
     assert 2.5 < pace.loss < 2.99

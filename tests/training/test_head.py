@@ -16,7 +16,7 @@ from vitlab.config.run import RunConfig
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError
 from vitlab.evaluation.features import extract_features
-from vitlab.training.events import Evaluated, Finished, FittingHead, HeadFitted
+from vitlab.training.events import Evaluated, Finished, FittingHead, HeadFitted, Warned
 from vitlab.training.head import fit_head
 
 
@@ -83,6 +83,22 @@ def test_a_run_with_a_fitted_head_resumes_bit_exactly_and_evaluates_the_head_fir
     assert not any(isinstance(event, FittingHead) for event in second)
     assert losses(first) + losses(second) == losses(whole)
     assert same(last(tmp_path / "whole"), last(tmp_path / "parts"))
+
+
+def test_with_a_time_budget_steps_that_make_the_head_worse_are_not_kept(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_to(fitted_run(start, steps=0), tmp_path / "head")
+    falling = iter([0.9, 0.5])
+    monkeypatch.setattr("vitlab.training.trainer.evaluate", lambda state, loader, control: {"loss": 1.0, "top1": next(falling)})
+    run = fitted_run(start, steps=6)
+    events = run_to(replace(run, train=replace(run.train, minutes=1.0)), tmp_path / "run")
+    ended = events[-1]
+    assert isinstance(ended, Finished)
+    assert ended.metrics["top1"] == 0.9
+    assert any("step 0" in event.message for event in events if isinstance(event, Warned))
+    kept, head = (load(tmp_path / name / "model.safetensors").model.state_dict() for name in ("run", "head"))
+    assert all(torch.equal(kept[name], tensor) for name, tensor in head.items())
 
 
 def test_both_heads_of_a_distilled_model_are_fitted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from tests.training.small import small_run
 from vitlab.config import ViTConfig
 from vitlab.config.run import RunConfig
-from vitlab.config.train import Average, Optimizer
+from vitlab.config.train import Average, Optimizer, Precision
 from vitlab.models.cost import cost
 from vitlab.training.plan import Memory
 from vitlab.training.rehearsal import MemoryTracker, rehearse
@@ -50,9 +51,33 @@ def test_the_tracker_counts_living_storages_once_and_their_peak() -> None:
 def test_the_formula_of_a_plan_is_what_a_rehearsal_counts(recompute: bool, micro_batch: int) -> None:
     run = wide_run(recompute=recompute, micro_batch=micro_batch)
     counted = rehearse(run, ranks=2)
-    memory = Memory(run, cost(run.model), 2)
+    memory = Memory(run, cost(run.model), 2, device="cpu")
     assert counted.static == pytest.approx(memory.held * 4 * 3, rel=0.01)  # weights and Adam's two slots
-    assert memory.needed(micro_batch or 6) == pytest.approx(counted.peak, rel=0.05)
+    assert memory.needed(micro_batch or 6) - memory.sent == pytest.approx(counted.peak, rel=0.05)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("pool", "dropout"), [("token", 0.1), ("token", 0.0), ("mean", 0.0)])
+def test_the_formula_holds_where_the_images_take_the_memory(
+    precision: Precision, recompute: bool, pool: Literal["token", "mean"], dropout: float
+) -> None:
+    run = wide_run(recompute=recompute)
+    assert isinstance(run.model, ViTConfig)
+    model = replace(run.model, patch_size=(2, 2), depth=4, pool=pool, dropout=dropout)
+    loader = replace(run.data.loader, batch_size=256)
+    run = replace(run, model=model, data=replace(run.data, loader=loader), train=replace(run.train, precision=precision))
+    memory = Memory(run, cost(run.model), 2, device="cpu")
+    assert memory.needed(128) - memory.sent == pytest.approx(rehearse(run, ranks=2).peak, rel=0.05)
+
+
+def test_the_buffers_of_gloo_come_on_top_on_a_cpu_alone() -> None:
+    run = wide_run(recompute=False)
+    here, there = (Memory(run, cost(run.model), 2, device=device) for device in ("cpu", "cuda"))
+    assert here.sent >= 2 * 4 * here.layer > 0
+    assert here.needed(6) - there.needed(6) == here.sent
+    alone = Memory(run, cost(run.model), 1, device="cpu")
+    assert alone.sent == 0
 
 
 def test_recomputing_keeps_less_for_the_backward_pass() -> None:

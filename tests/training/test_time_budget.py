@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import vitlab
+from tests.training.small import small_run
 from vitlab.config import Preprocess, ViTConfig, variant
 from vitlab.config.overrides import DataFacts, Overrides, StartFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.scaling import small_first
-from vitlab.config.train import scaled
+from vitlab.config.train import TrainConfig, scaled
+from vitlab.data.dataset import ImageDataset
+from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, UsageError
 from vitlab.recipes import recipe
 from vitlab.training import time_budget
+from vitlab.training.events import Finished, Stepped, Warned
 from vitlab.training.plan import Speed
+from vitlab.training.run_data import some_images
+from vitlab.training.state import Progress
 from vitlab.training.time_budget import Budgeted, choose, image_sizes
+from vitlab.training.trainer import Deadline
 
 IMAGES = 3000
 DATA = DataFacts(dataset="pets/", images=IMAGES, classes=37)
@@ -38,17 +46,43 @@ def chosen(minutes: float, run: RunConfig | None = None) -> tuple[tuple[int, int
 
 
 def test_little_time_is_for_the_head_on_the_largest_images_that_fit() -> None:
-    sizes = [chosen(minutes) for minutes in (0.4, 0.6, 1.2)]
+    sizes = [chosen(minutes) for minutes in (0.2, 0.3, 0.4, 0.6)]
     assert all(epochs == 0 for _, epochs, _ in sizes)
-    assert sizes[0][0] < sizes[1][0] <= sizes[2][0] == (224, 224)
+    assert [size for size, _, _ in sizes] == sorted(size for size, _, _ in sizes)
+    assert sizes[0][0] < sizes[-1][0] == (224, 224)
 
 
-def test_more_time_is_for_more_epochs_and_then_for_larger_images() -> None:
-    found = [chosen(minutes) for minutes in (3, 5, 10, 30, 90)]
-    assert all(epochs >= 3 for _, epochs, _ in found)
+def test_with_little_time_a_head_is_fitted_to_some_of_the_images_and_evaluated_on_some() -> None:
+    few, all_of_them = (
+        choose(fitted_run(), SPEED, images=count, val_images=count // 3, seconds=40, sizes=image_sizes(START.model), side=100)
+        for count in (100_000, 600)
+    )
+    assert few.steps == 0
+    assert few.image_size == (224, 224)
+    assert 30 * 37 <= few.head_images < 100_000
+    assert 100 <= few.evaluate_images < 100_000 // 3
+    assert few.seconds <= 40
+    assert (all_of_them.head_images, all_of_them.evaluate_images) == (0, 0)
+
+
+def test_more_time_is_for_larger_images_and_then_for_more_epochs() -> None:
+    found = [chosen(minutes) for minutes in (5, 10, 30, 90)]
+    assert all(epochs > 0 for _, epochs, _ in found)
     assert [size for size, _, _ in found] == sorted(size for size, _, _ in found)
     assert found[-1][0] == (224, 224)
+    assert [epochs for size, epochs, _ in found if size == (224, 224)] == sorted(
+        epochs for size, epochs, _ in found if size == (224, 224)
+    )
     assert found[-1][1] <= 30.1
+
+
+def test_a_large_dataset_is_fine_tuned_on_a_part_of_it_from_a_head_of_a_part_of_it() -> None:
+    run, sizes = fitted_run(), image_sizes(START.model)
+    found = choose(run, SPEED, images=1_000_000, val_images=100_000, seconds=900, sizes=sizes, side=100)
+    assert found.image_size == (224, 224)
+    assert 5_000 <= found.steps * run.data.loader.batch_size < 1_000_000
+    assert found.head_images == 100 * 37
+    assert found.seconds <= 900
 
 
 @pytest.mark.parametrize("minutes", [0.4, 1.0, 2.0, 4.0, 8.0, 15.0, 60.0])
@@ -70,9 +104,9 @@ def test_the_zero_head_of_the_paper_always_fine_tunes() -> None:
     assert epochs > 0
 
 
-def test_too_little_time_for_one_look_at_the_images_is_refused_with_what_is_needed() -> None:
-    with pytest.raises(ConfigError, match="too few for one look") as caught:
-        chosen(0.05)
+def test_too_little_time_is_refused_with_what_is_needed() -> None:
+    with pytest.raises(ConfigError, match="too few for 3,000 images") as caught:
+        chosen(0.04)
     assert "minutes or more" in str(caught.value.hint)
 
 
@@ -109,17 +143,36 @@ def test_finetune_plans_once_and_a_second_call_resumes_the_plan(tmp_path: Path, 
     assert again.metrics == run.metrics
 
 
-def test_without_time_for_a_look_at_every_image_a_part_of_them_is_learned_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_is_fitted_to_as_many_images_as_there_is_time_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = vitlab.pretrain("digits", model="ViT-Mini/8", image_size=16, steps=2, out=tmp_path / "start", workers=0, quiet=True)
-    slow = Speed(image_size=(16, 16), read=0.0, forward=0.05, step=0.1)
+    slow = Speed(image_size=(16, 16), read=0.0, forward=0.15, step=10.0)
     monkeypatch.setattr(time_budget, "measure_speed", lambda run, dataset, *, device, seconds: slow)
-    run = vitlab.finetune("digits", start, minutes=1, out=tmp_path / "run", workers=0, quiet=True)
-    assert run.config.train.head == "zero"
-    assert 0 < run.step * run.config.data.loader.batch_size < 1000
-    with pytest.raises(ConfigError, match="too few for one look"):
-        vitlab.finetune("digits", start, minutes=1, head="fitted", out=tmp_path / "other", workers=0, quiet=True)
+    run = vitlab.finetune("digits", start, minutes=3, out=tmp_path / "run", workers=0, quiet=True)
+    count = run.config.train.head_images
+    assert 50 <= count < len(vitlab.open_dataset("digits", split="train"))
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert [event["images"] for event in events if event["event"] == "head-fitted"] == [count]
+    assert any(f"fitted to {count:,} of" in note for note in run.notes)
+
+
+def test_some_images_are_drawn_by_the_seed_in_their_order() -> None:
+    digits = open_dataset("digits", split="train", rule=None)
+    one, again, other = (some_images(digits, 100, seed=seed) for seed in (0, 0, 1))
+    assert len(one) == len(other) == 100
+    assert one.fingerprint() == again.fingerprint() != other.fingerprint()
+    assert some_images(digits, 0, seed=0) is some_images(digits, len(digits), seed=0) is digits
+    assert isinstance(one, ImageDataset)
+    assert one.rows.tolist() == sorted(one.rows.tolist())
+
+
+def test_hardly_any_time_is_for_a_head_of_a_few_small_images_and_less_is_refused() -> None:
+    sizes = image_sizes(START.model)
+    found = choose(fitted_run(), SPEED, images=IMAGES, val_images=300, seconds=6, sizes=sizes, side=100)
+    assert (found.image_size, found.steps) == (sizes[0], 0)
+    assert 2 * 37 <= found.head_images < 30 * 37
+    assert 100 <= found.evaluate_images <= 300
+    with pytest.raises(ConfigError, match="too few for"):
+        choose(fitted_run(), SPEED, images=IMAGES, val_images=300, seconds=2.5, sizes=sizes, side=100)
 
 
 def test_many_held_out_images_are_evaluated_at_the_end_alone() -> None:
@@ -151,28 +204,27 @@ def resized(minutes: float, asked: bool | None = None, run: RunConfig | None = N
     )
 
 
-@pytest.mark.parametrize("minutes", [3.0, 6.0, 9.0, 12.0, 15.0, 20.0, 30.0])
-def test_small_images_come_first_only_where_they_leave_time_for_larger_ones(minutes: float) -> None:
+@pytest.mark.parametrize("minutes", [3.0, 9.0, 30.0])
+def test_small_images_come_first_and_leave_time_for_larger_ones_or_for_more_of_them(minutes: float) -> None:
     chosen, plain = resized(minutes), resized(minutes, asked=False)
-    assert not plain.small_first
-    assert chosen.small_first == (chosen.image_size > plain.image_size)
-    assert chosen.image_size >= plain.image_size
+    assert chosen.resizing
+    assert not plain.resizing
+    assert chosen.image_size > plain.image_size or (chosen.image_size == plain.image_size and chosen.steps > plain.steps)
     assert chosen.seconds <= 60 * minutes
 
 
-def test_small_images_come_first_at_some_budget_and_never_with_little_time() -> None:
-    assert any(resized(minutes).small_first for minutes in (6.0, 9.0, 12.0, 15.0, 20.0, 30.0))
-    assert not resized(1.0).small_first
-    assert not resized(3.0).small_first
+def test_a_zero_head_is_trained_at_one_size_as_in_the_paper() -> None:
+    run = fitted_run()
+    assert not resized(15.0, run=replace(run, train=replace(run.train, head="zero"))).resizing
 
 
 def test_progressive_resizing_is_used_or_left_out_as_asked() -> None:
     on, off = resized(8.0, asked=True), resized(8.0, asked=False)
-    assert (on.small_first, off.small_first) == (True, False)
+    assert (bool(on.resizing), bool(off.resizing)) == (True, False)
     assert on.image_size > off.image_size or on.steps > off.steps
     scratch = recipe("small-data", Overrides(), data=replace(DATA, side=32))
     own = choose(scratch, SPEED, images=IMAGES, val_images=300, seconds=600, sizes=[scratch.model.image_size], side=32)
-    assert own.small_first  # the recipe's own
+    assert own.resizing == scratch.train.progressive_resizing != ()
 
 
 def test_small_images_have_whole_patches() -> None:
@@ -210,3 +262,72 @@ def test_minutes_plan_with_the_mean_work_of_the_drawn_patch_sizes() -> None:
         )
         epochs.append(found.steps)
     assert epochs[0] < epochs[1] < epochs[2]
+
+
+def simulated(
+    config: TrainConfig, seconds: list[float], monkeypatch: pytest.MonkeyPatch, *, progress: Progress | None = None
+) -> Progress:
+    """The progress of a run whose step number i takes seconds[i], the last for all later steps; `seconds` is what they took."""
+    now = [1000.0]
+    monkeypatch.setattr("vitlab.training.trainer.time.monotonic", lambda: now[0])
+    progress = progress or Progress()
+    deadline, took = Deadline(config, progress, began=now[0]), list[float]()
+    while progress.scheduled < config.steps:
+        took.append(seconds[min(progress.step, len(seconds) - 1)])
+        now[0] += took[-1]
+        progress.step += 1
+        progress.ahead += progress.pace - 1
+        progress.pace = deadline.pace()
+    progress.seconds = sum(took)
+    return progress
+
+
+@pytest.mark.parametrize("slower", [1.2, 2.0, 4.0])
+def test_a_run_that_is_slower_than_planned_ends_in_time(slower: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainConfig(steps=200, finish_within=200 / 60)
+    found = simulated(config, [slower], monkeypatch)
+    assert 0.9 * 200 <= found.seconds <= 1.1 * 200
+    assert found.step < 200
+
+
+def test_a_run_that_slows_down_on_the_way_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = simulated(TrainConfig(steps=200, finish_within=200 / 60), [*[1.0] * 100, 2.0], monkeypatch)
+    assert found.seconds <= 1.1 * 200
+
+
+def test_a_run_that_is_in_time_keeps_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    steady = simulated(TrainConfig(steps=200, finish_within=200 / 60), [1.0], monkeypatch)
+    uneven = simulated(TrainConfig(steps=200, finish_within=200 / 60), [3.0, *[0.9] * 20, 0.95], monkeypatch)
+    assert (steady.step, steady.ahead, uneven.step, uneven.ahead) == (200, 0.0, 200, 0.0)
+
+
+def test_small_images_at_first_are_no_reason_to_believe_that_the_run_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    resizing = ((0.0, 0.5), (0.5, 1.0))
+    config = TrainConfig(steps=200, finish_within=125 / 60, progressive_resizing=resizing)
+    planned = simulated(config, [*[0.25] * 100, 1.0], monkeypatch)
+    assert (planned.step, planned.ahead) == (200, 0.0)
+    slow = simulated(config, [0.5], monkeypatch)  # half as fast as planned, as long as the images are small
+    assert slow.ahead > 10
+    assert slow.step > 100
+
+
+def test_a_resumed_run_has_the_time_of_the_rest_of_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainConfig(steps=200, finish_within=200 / 60)
+    steady = simulated(config, [1.0], monkeypatch, progress=Progress(step=150))
+    assert (steady.step, steady.seconds) == (200, 50)
+    slow = simulated(config, [2.0], monkeypatch, progress=Progress(step=150))
+    assert 0.9 * 50 <= slow.seconds <= 1.2 * 50
+
+
+def test_a_late_run_anneals_its_learning_rate_all_the_same_and_says_so(tmp_path: Path) -> None:
+    run = small_run(steps=400)
+    late = replace(run, train=replace(run.train, finish_within=1e-6, evaluate_every=0, save_every=0))
+    events = list(vitlab.train(late, out=tmp_path / "run"))
+    steps = [event for event in events if isinstance(event, Stepped)]
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason == "finished"
+    assert 50 <= events[-1].step <= 60  # 5 steps before it hurries, then an eighth of the others
+    assert steps[-1].lr < 0.01 * max(step.lr for step in steps)
+    assert steps[0].steps == 400
+    assert [step.steps for step in steps[5:]] == [events[-1].step] * len(steps[5:])
+    assert sum("slower than planned" in event.message for event in events if isinstance(event, Warned)) == 1

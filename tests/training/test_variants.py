@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from tests.training.small import last, losses, run_to, same, small_run, without_noise
 from vitlab.checkpoints import load, save
@@ -99,14 +100,20 @@ def test_three_steps_and_three_more_after_a_stop_are_six(variant: str, teacher: 
     assert len(losses(whole)) == 6
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run_to(small_run(), out)
+    return out
+
+
 @pytest.mark.parametrize("stop", [7, 14, 19])  # in mid-epoch, and of 64 images in batches of 12, where epochs end inside a batch
-def test_a_run_may_resume_with_another_number_of_workers(stop: int, tmp_path: Path) -> None:
+def test_a_run_may_resume_with_another_number_of_workers(stop: int, uninterrupted: Path, tmp_path: Path) -> None:
     """Stopped with one worker, resumed with two."""
     run = small_run()
-    run_to(run, tmp_path / "whole")
     run_to(loading(run, workers=1, worker_kind="thread"), tmp_path / "parts", stop=stop)
     run_to(loading(run, workers=2, worker_kind="thread"), tmp_path / "parts")
-    assert same(last(tmp_path / "whole"), last(tmp_path / "parts"))
+    assert same(last(uninterrupted), last(tmp_path / "parts"))
 
 
 def changed(run: RunConfig, out: Path) -> set[str]:
@@ -198,8 +205,15 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "large" / "model.safetensors"
 
 
-@pytest.mark.slow
-def test_a_compiled_model_takes_the_same_steps(tmp_path: Path) -> None:
+def test_a_compiled_model_takes_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both passes are traced by the compiler and run as traced; what makes kernels of them is torch's, and takes half a minute."""
+    compiled_with, compile_module = list[str](), nn.Module.compile
+
+    def traced(self: nn.Module) -> None:
+        compiled_with.append(type(self).__name__)
+        compile_module(self, backend="aot_eager")
+
+    monkeypatch.setattr(nn.Module, "compile", traced)
     still = without_noise(small_run(steps=5))
     still = training(still, save_every=0, evaluate_every=0, micro_batch=0)
     assert isinstance(still.model, ViTConfig)
@@ -207,6 +221,7 @@ def test_a_compiled_model_takes_the_same_steps(tmp_path: Path) -> None:
     eager, compiled = run_to(still, tmp_path / "eager"), run_to(training(still, compile=True), tmp_path / "compiled")
     assert [loss for _, loss in losses(eager)] == pytest.approx([loss for _, loss in losses(compiled)], abs=1e-5)
     assert last(tmp_path / "compiled").model.keys() == last(tmp_path / "eager").model.keys()
+    assert compiled_with == ["ViT"]
 
 
 def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:

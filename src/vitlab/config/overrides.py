@@ -269,6 +269,7 @@ _FREE = frozenset(
         "train.keep",
         "train.max_minutes",
         "train.minutes",
+        "train.finish_within",
     }
 )
 

@@ -19,12 +19,14 @@ class RunData:
     """The images of a run.
 
     `dataset` is spelled as on the command line: a path, `digits`, `synthetic`, `cifar10:/path`. The run trains on `train_split` and
-    evaluates on `evaluate_split` (None for no evaluation). `rule` makes the splits if the dataset has none.
+    evaluates on `evaluate_split` (None for no evaluation), or on `evaluate_images` of its images, drawn by the seed (0 for all).
+    `rule` makes the splits if the dataset has none.
     """
 
     dataset: str
     train_split: Split = "train"
     evaluate_split: Split | None = "val"
+    evaluate_images: int = 0
     rule: SplitRule = field(default_factory=SplitRule)
     augment: Augment = field(default_factory=Augment)
     loader: LoaderConfig = field(default_factory=LoaderConfig)

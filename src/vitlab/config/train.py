@@ -27,7 +27,7 @@ def check_resizing(resizing: Resizing) -> None:
         raise ConfigError(f"progressive_resizing={resizing}: the scales must be above 0, rise, and end with 1, the full size")
 
 
-def scale_at(step: int, *, steps: int, resizing: Resizing) -> float:
+def scale_at(step: float, *, steps: int, resizing: Resizing) -> float:
     """The scale of the images of update number `step`, counted from 0. A pure function: resuming needs no state."""
     return next((scale for start, scale in reversed(resizing) if step >= start * steps), 1.0)
 
@@ -37,10 +37,16 @@ def scaled(image_size: tuple[int, int], scale: float) -> tuple[int, int]:
     return max(1, round(image_size[0] * scale)), max(1, round(image_size[1] * scale))
 
 
-def mean_area(resizing: Resizing) -> float:
-    """The mean area of a run's images over that of full-size images; about the ratio of the times too."""
+def mean_area(resizing: Resizing, *, after: float = 0.0) -> float:
+    """The mean area of a run's images over that of full-size images; about the ratio of the times too.
+
+    `after` this fraction of the steps; 1 is the end, where the images have their full size.
+    """
+    if not resizing or after >= 1:
+        return 1.0
     ends = [*(start for start, _ in resizing[1:]), 1.0]
-    return sum((end - start) * scale**2 for (start, scale), end in zip(resizing, ends, strict=True)) if resizing else 1.0
+    parts = ((max(end - max(start, after), 0.0), scale) for (start, scale), end in zip(resizing, ends, strict=True))
+    return sum(length * scale**2 for length, scale in parts) / (1 - after)
 
 
 OptimizerKind = Literal["adamw", "sgd", "muon"]
@@ -188,7 +194,8 @@ class TrainConfig:
     """The settings of training.
 
     `steps` counts updates. `head` is the new head of a run that starts from a checkpoint: `zero` as in the paper (app. B.1.1), or
-    `fitted` to the features of the training images before the first step; then `steps` may be 0.
+    `fitted` to the features of the training images before the first step; then `steps` may be 0. `head_images` is the number of
+    images that it is fitted to, drawn by the seed; 0 for all.
     `micro_batch` is the number of images a rank runs through the model at once, 0 for all its images of a
     batch; the update does not depend on it. `dice` is the weight of the Dice loss beside the cross-entropy of segmentation, 0 for
     none. `smoothing` is label smoothing. `balanced_loss` weighs classes by the inverse of their frequency. `trainable`: `all`, the
@@ -202,7 +209,9 @@ class TrainConfig:
     `evaluate_every` and `save_every` count steps; 0 means only at the end. `keep` is the number of checkpoints kept beside the best
     and the last. `patience` stops the run after that many evaluations without improvement, 0 for never. `max_minutes` stops it with
     a checkpoint before that time, 0 for never. `minutes` is the time budget that `steps` and the image size were chosen for, 0 for
-    none; nothing depends on it. `seed` determines initial values, order of samples, augmentation and dropout.
+    none; nothing depends on it. `finish_within` so many minutes after its start the run makes its last step, also on a machine that
+    is slower than planned: it then shortens the schedule; 0 for any time. `seed` determines initial values, order of samples,
+    augmentation and dropout.
     `strategy` is how torchrun's processes work together; `auto` is `ddp` under torchrun and `single` otherwise. `offload="cpu"`
     keeps the shards of `fsdp`, with their gradients and the optimizer's state, in host memory. `hang_timeout` is the time in
     seconds after which a process that waits for another one ends the job and says which one is missing.
@@ -210,6 +219,7 @@ class TrainConfig:
 
     steps: int
     head: HeadStart = "zero"
+    head_images: int = 0
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
     average: Average = field(default_factory=Average)
@@ -234,6 +244,7 @@ class TrainConfig:
     patience: int = 0
     max_minutes: float = 0.0
     minutes: float = 0.0
+    finish_within: float = 0.0
     seed: int = 0
     strategy: Strategy = "auto"
     offload: Offload = "none"
@@ -242,7 +253,18 @@ class TrainConfig:
     def __post_init__(self) -> None:
         choice("head", self.head, HeadStart)
         at_least("steps", self.steps, 0 if self.head == "fitted" else 1)
-        for name in ("blocks", "micro_batch", "evaluate_every", "save_every", "patience", "max_minutes", "minutes", "seed"):
+        for name in (
+            "head_images",
+            "blocks",
+            "micro_batch",
+            "evaluate_every",
+            "save_every",
+            "patience",
+            "max_minutes",
+            "minutes",
+            "finish_within",
+            "seed",
+        ):
             at_least(name, getattr(self, name), 0)
         at_least("keep", self.keep, 1)
         choice("loss", self.loss, LossKind)

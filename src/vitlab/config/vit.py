@@ -523,7 +523,7 @@ class ViTConfig:
             self._count_layer(counter, layer, held)
         if self.norm.last:
             self._count_norms(counter, width)  # after the encoder, or after the pool
-        counter.kept += 2 * self._trained_tokens() * width
+        counter.kept += 2 * self.trained_tokens * width
 
         if self.pool == "map":
             read, hidden = tokens if self.pooling.prefix else patches, self.pooling.mlp_width or self.mlp_width
@@ -535,7 +535,7 @@ class ViTConfig:
             self._count_norms(counter, width)
             counter.dense(1, width, hidden)
             counter.dense(1, hidden, width)
-            counter.kept += 2 * self._trained_tokens() * width
+            counter.kept += 2 * self.trained_tokens * width
         if self.representation_width:
             counter.dense(1, width, self.representation_width)
         if self.projection_width:
@@ -548,7 +548,8 @@ class ViTConfig:
             for _ in range(2 if self.distill_token else 1):
                 counter.dense(1, self.feature_width, self.num_classes)
 
-    def _trained_tokens(self) -> int:
+    @property
+    def trained_tokens(self) -> int:
         """Tokens of a training pass: patch dropout removes some."""
         patches = cells(self.grid)
         return self.prefix_tokens + max(1, round(patches * (1 - self.patch_dropout)))
@@ -595,7 +596,7 @@ class ViTConfig:
 
         Kept: the input of each norm and dense layer and of the GELU, q, k, v, attention's output; about 8 N D + 2 N M.
         """
-        width, hidden, tokens, trained = self.width, self.mlp_width, self.tokens, self._trained_tokens()
+        width, hidden, tokens, trained = self.width, self.mlp_width, self.tokens, self.trained_tokens
         rows, attention, mlp = tokens * width, self.projections, self.mlp
         branches = 2 if self.parallel == "branches" else 1
         for _ in range(branches):

@@ -49,6 +49,7 @@ class BlockCache:
         self.folder = folder
         self.limit = limit
         self._lock = threading.Lock()
+        self._busy = threading.Lock()  # one thread verifies or writes: many would take the CPU from the thread that decodes
         self._written: int | None = None  # bytes that this process wrote since it counted the cache
         self._verified: dict[str, tuple[_Version, float]] = {}  # path -> the file that was verified, and when it was marked as used
 
@@ -96,7 +97,7 @@ class BlockCache:
             content = os.pread(handle, status.st_size, _SUM)
             if _sum(content) == stated:
                 return content
-        elif version == verified or _sum_of(handle) == stated:
+        elif version == verified or self._sum_of(handle) == stated:
             self._verified[path] = version, used
             return os.pread(handle, min(length, status.st_size), _SUM + start)
         self._verified.pop(path, None)
@@ -120,7 +121,9 @@ class BlockCache:
         kept = False
         try:
             content = fetch()
-            kept = len(content) + _SUM <= min(self.limit // 10, _LARGEST) and _written(path, partial, handle, content)
+            if len(content) + _SUM <= min(self.limit // 10, _LARGEST):
+                with self._busy:
+                    kept = _written(path, partial, handle, content)
             if kept:
                 self._count(path, handle, parts=parts)
         finally:
@@ -141,6 +144,14 @@ class BlockCache:
                 return
             self._written = 0
         _shrink(self.folder, self.limit)
+
+    def _sum_of(self, handle: int) -> bytes:
+        """The checksum of a block's content, in pieces that stay in the CPU's cache."""
+        buffer, place, found = memoryview(bytearray(_PIECE)), _SUM, 0
+        with self._busy:
+            while length := os.preadv(handle, [buffer], place):
+                found, place = zlib.crc32(buffer[:length], found), place + length
+        return found.to_bytes(_SUM)
 
     def _path(self, key: str) -> str:
         name = blake2b(key.encode("utf-8", "surrogateescape"), digest_size=20, person=_FORMAT).hexdigest()
@@ -164,14 +175,6 @@ def default_limit(folder: Path) -> int:
 
 def _sum(content: bytes) -> bytes:
     return zlib.crc32(content).to_bytes(_SUM)
-
-
-def _sum_of(handle: int) -> bytes:
-    """The checksum of a block's content, in pieces that stay in the CPU's cache."""
-    buffer, place, found = memoryview(bytearray(_PIECE)), _SUM, 0
-    while length := os.preadv(handle, [buffer], place):
-        found, place = zlib.crc32(buffer[:length], found), place + length
-    return found.to_bytes(_SUM)
 
 
 def _written(path: str, partial: str, handle: int, content: bytes) -> bool:

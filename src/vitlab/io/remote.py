@@ -16,7 +16,6 @@ import io
 import os
 import random
 import shutil
-import ssl
 import tempfile
 import threading
 import time
@@ -24,18 +23,18 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
-from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
+from http.client import HTTPException
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies
+from zlib import crc32
 
 from vitlab.errors import DataError, StorageError, VitlabError, masked
 from vitlab.io.address import Address
@@ -45,6 +44,7 @@ from vitlab.io.lock import locked
 from vitlab.io.optional import optional_import
 from vitlab.io.prefetch import prefetched
 from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.range_client import BrokenAnswerError, RangeConnection
 
 T = TypeVar("T")
 Stamp = tuple[int, int, int]
@@ -89,7 +89,7 @@ _VERSIONS = (
 _CHUNK = 16 * 2**20  # bytes of one request for a whole file
 _BLOCK = 2**20  # bytes of a block of a file that holds many images
 _MOST_FETCHES = 2  # of a block in a process; if it is gone again, only what is needed is fetched
-_THREADS = 32  # requests in flight for what is read in advance
+_THREADS = 64  # requests in flight for what is read in advance: 3,200 a second at 20 ms each
 _MOST_EXPECTED = 256 * 2**20  # bytes of ranges that are read in advance and not yet taken
 _SIGNED_SECONDS = 900  # seconds for which a signed address is used
 _FORGOTTEN = 120.0  # seconds after which nobody comes for such a range any more
@@ -192,13 +192,13 @@ class _Process:
         self.pool: _Pool | None = None
         self.expected: OrderedDict[_Range, _Expected] = OrderedDict()
         self.expected_bytes = 0
-        self.coming: dict[str, Future[None]] = {}  # blocks that are read in advance
+        self.coming: dict[str, Future[bytes | None]] = {}  # blocks that are read in advance; None where the cache has it
         self.fetched: Counter[str] = Counter()  # how often a block was fetched
         self.seen: dict[str, Stamp] = {}  # address -> the version that the server sent last
         self.checking = threading.Lock()
         self.signing = threading.Lock()
-        self.signed: dict[str, tuple[str, float]] = {}  # address -> signed address, and until when it is used
-        self.connections: dict[tuple[int, str], HTTPConnection] = {}  # of each thread to each host
+        self.signed: dict[str, _Signed] = {}  # by address
+        self.connections: dict[tuple[int, str], RangeConnection] = {}  # of each thread to each host
         self.indirect = bool(getproxies())  # through a proxy, the cloud's own package asks
         self.cache: BlockCache | None = None
         self.cache_place: tuple[str | None, str | None] = None, None
@@ -207,6 +207,8 @@ class _Process:
         """End what it has open."""
         if self.pool is not None:
             self.pool.close()
+        for coming in self.coming.values():
+            coming.cancel()
         for connection in self.connections.values():
             connection.close()
 
@@ -349,7 +351,7 @@ def _is_temporary(fault: BaseException) -> bool:
         library = type(one).__module__.partition(".")[0] in _LIBRARIES
         if isinstance(one, FileNotFoundError | PermissionError) or "Credential" in name:
             return False
-        if isinstance(one, _CutError | TimeoutError | ConnectionError | EOFError | HTTPException):
+        if isinstance(one, _CutError | BrokenAnswerError | TimeoutError | ConnectionError | EOFError | HTTPException):
             return True
         if isinstance(one, OSError) and (one.errno in _TEMPORARY_NUMBERS or any(word in text for word in _TEMPORARY_WORDS)):
             return True
@@ -477,56 +479,67 @@ class _StatusError(Exception):
 def _read_directly(system: Any, address: Address, offset: int, length: int) -> bytes | None:
     """A range by a signed address and a connection that stays open; None where fsspec has to ask.
 
-    s3fs takes 3 ms of CPU time for a request, about as much as an image takes to decode; this takes 0.7 ms. An address is signed
+    s3fs takes 3 ms of CPU time for a request, more than an image takes to decode; this takes 0.1 ms. An address is signed
     once and used for all ranges of a file. What is not simply an answer with the range is left to fsspec, which knows its meaning.
     """
     here = _here()
     if address.scheme != "s3" or here.indirect:
         return None
-    with here.signing:  # one thread signs, and the others use it
-        signed, until = here.signed.get(address.text, ("", 0.0))
-        if time.monotonic() > until:
-            signed = str(system.sign(address.text, expiration=2 * _SIGNED_SECONDS))
-            here.signed[address.text] = signed, time.monotonic() + _SIGNED_SECONDS
-    place = urlsplit(signed)
-    headers = {"Range": f"bytes={offset}-{offset + length - 1}", "Accept-Encoding": "identity", "Host": place.netloc}
-    target = f"{place.path}?{place.query}" if place.query else place.path
-    key = threading.get_ident(), f"{place.scheme}://{place.netloc}"
+    signed = _signed(system, address)
+    key = threading.get_ident(), signed.origin
+    seconds = PATIENCE.timeout + length / _BYTES_A_SECOND
     while True:
-        reused = key in here.connections
-        connection = here.connections.pop(key, None) or _connected(place.scheme, place.netloc)
+        connection, reused = here.connections.pop(key, None), True
+        if connection is None:
+            connection, reused = RangeConnection(signed.scheme, signed.host, timeout=PATIENCE.timeout / 2), False
         try:
-            connection.request("GET", target, headers=headers)
-            answer = connection.getresponse()
-            data = answer.read()
-        except IncompleteRead as cut:
-            connection.close()
-            raise _CutError(f"the answer has {len(cut.partial):,} of {length:,} bytes") from None
-        except (OSError, HTTPException):
-            connection.close()
+            answer = connection.get(signed.target, offset, length, seconds=seconds)
+        except TimeoutError:
+            raise
+        except OSError:
             if reused:
                 continue  # the server had closed it meanwhile
             raise
-        if answer.will_close:
-            connection.close()
-        else:
+        if connection.is_open:
             here.connections[key] = connection
-        if answer.status == HTTPStatus.PARTIAL_CONTENT:
-            _, _, size = answer.headers.get("Content-Range", "").partition("/")
-            if size.isdecimal() and (tag := answer.headers.get("ETag")):
-                here.seen[address.text] = Info(size=int(size), version=tag.strip('"')).stamp
-            return data
+        if answer.data is not None:
+            if answer.size is not None and answer.tag:
+                here.seen[address.text] = Info(size=answer.size, version=answer.tag).stamp
+            return answer.data
         if answer.status in _TEMPORARY:
             raise _StatusError(answer.status)
         here.signed.pop(address.text, None)
         return None
 
 
-def _connected(scheme: str, host: str) -> HTTPConnection:
-    timeout = PATIENCE.timeout / 2
-    if scheme != "https":
-        return HTTPConnection(host, timeout=timeout)
-    return HTTPSConnection(host, timeout=timeout, context=ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE")))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Signed:
+    """An address that is signed, in parts, and until when it is used (monotonic seconds)."""
+
+    scheme: str
+    host: str
+    target: str = field(repr=False)  # has the signature
+    until: float
+
+    @property
+    def origin(self) -> str:
+        return f"{self.scheme}://{self.host}"
+
+
+def _signed(system: Any, address: Address) -> _Signed:
+    here = _here()
+    signed = here.signed.get(address.text)
+    if signed is not None and time.monotonic() < signed.until:
+        return signed
+    with here.signing:  # one thread signs, and the others use it
+        signed = here.signed.get(address.text)
+        if signed is None or time.monotonic() > signed.until:
+            place = urlsplit(str(system.sign(address.text, expiration=2 * _SIGNED_SECONDS)))
+            target = f"{place.path}?{place.query}" if place.query else place.path
+            until = time.monotonic() + _SIGNED_SECONDS
+            signed = _Signed(scheme=place.scheme, host=place.netloc, target=target, until=until)
+            here.signed[address.text] = signed
+        return signed
 
 
 def read_all(address: Address, *, most: int, error: type[VitlabError] = DataError) -> bytes:
@@ -552,14 +565,16 @@ class RemoteFile:
 
     `stamp` describes the file when its offsets were listed; a file that has changed since is refused, but not without `check`, for
     a file that is read in one piece. Bytes come from the cache, from what is `expect`ed, or from the server. With `blocks`, the
-    server is asked for whole blocks of the file, each once; else for exactly what is read (`fits_cache` says which is better).
+    server is asked for whole blocks of the file, each once; else for exactly what is read, and the fraction `kept` of the ranges
+    goes to the cache, always the same ones (`fraction_kept` says how many fit; where all do, blocks are better).
     """
 
-    def __init__(self, address: Address, stamp: Stamp, *, check: bool = True, blocks: bool = False) -> None:
+    def __init__(self, address: Address, stamp: Stamp, *, check: bool = True, blocks: bool = False, kept: float = 1.0) -> None:
         self.address = address
         self.stamp = stamp
         self._check = check
         self._blocks = blocks
+        self._kept = int(kept * 2**32)
         self._version = f"{address}|{stamp}"
 
     def read(self, offset: int, length: int) -> bytes:
@@ -601,8 +616,8 @@ class RemoteFile:
     def _read_part(self, start: int, inside: int, length: int) -> bytes:
         """`length` bytes of the block that begins at `start`."""
         here, name = _here(), self._name(start, _BLOCK)
-        if (coming := here.coming.get(name)) is not None:
-            coming.result()
+        if (coming := here.coming.get(name)) is not None and (arrived := coming.result()) is not None:
+            return arrived[inside : inside + length]
         if (kept := block_cache().get(name, inside, length)) is not None:
             return kept
         if here.fetched[name] >= _MOST_FETCHES:
@@ -615,25 +630,43 @@ class RemoteFile:
             if name in here.coming or block_cache().is_verified(name):
                 return
             pool = here.pool = here.pool or _Pool(_THREADS)
-            here.coming[name] = coming = pool.submit(partial(self._bring_block, start))
-        coming.add_done_callback(lambda _: here.coming.pop(name, None))
+            coming: Future[bytes | None] = Future()
+            here.coming[name] = coming
+        pool.submit(partial(self._bring_block, start, coming))
 
-    def _bring_block(self, start: int) -> None:
-        """Have a block in the cache, verified."""
-        if block_cache().get(self._name(start, _BLOCK), 0, 0) is None:
-            self._fetch_block(start)
+    def _bring_block(self, start: int, coming: Future[bytes | None]) -> None:
+        """Have a block in the cache, verified. Who waits for it has it as soon as it arrives, before it is written."""
+        name = self._name(start, _BLOCK)
+        try:
+            if block_cache().get(name, 0, 0) is None:
+                self._fetch_block(start, coming)
+            if not coming.done():
+                coming.set_result(None)
+        except BaseException as error:  # noqa: BLE001 (whoever asks for the block gets it)
+            if not coming.done():
+                coming.set_exception(error)
+        finally:
+            _here().coming.pop(name, None)
 
-    def _fetch_block(self, start: int) -> bytes:
+    def _fetch_block(self, start: int, coming: Future[bytes | None] | None = None) -> bytes:
         here, name = _here(), self._name(start, _BLOCK)
 
         def fetch() -> bytes:
             with here.lock:
                 here.fetched[name] += 1
-            return self._ask(start, min(_BLOCK, self.stamp[0] - start))
+            data = self._ask(start, min(_BLOCK, self.stamp[0] - start))
+            if coming is not None:
+                coming.set_result(data)
+            return data
 
         return block_cache().fill(name, fetch, parts=True)
 
     # Ranges: one request for each, which is held in memory until it is read.
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether this range goes to the cache. Of a fixed part that fits, each image is there in every epoch; the images that
+        were used last would be removed before their next turn (of a tenth of the data, 0.5 % are still there; docs/log.md)."""
+        return self._kept >= 2**32 or crc32(name.encode()) < self._kept
 
     def _read_range(self, offset: int, length: int) -> bytes:
         here = _here()
@@ -642,8 +675,8 @@ class RemoteFile:
         return self._bring_range(offset, length) if waiting is None else waiting.answer.result()
 
     def _expect_range(self, offset: int, length: int) -> None:
-        here, now, key = _here(), time.monotonic(), self._key(offset, length)
-        if self._name(offset, length) in block_cache():
+        here, now, key, name = _here(), time.monotonic(), self._key(offset, length), self._name(offset, length)
+        if self._is_kept(name) and name in block_cache():
             return  # it is read when it is asked for
         with here.lock:
             pool = here.pool = here.pool or _Pool(_THREADS)
@@ -655,6 +688,8 @@ class RemoteFile:
 
     def _bring_range(self, offset: int, length: int) -> bytes:
         cache, name = block_cache(), self._name(offset, length)
+        if not self._is_kept(name):
+            return self._ask(offset, length)
         kept = cache.get(name)
         return cache.fill(name, partial(self._ask, offset, length)) if kept is None else kept
 
@@ -680,12 +715,13 @@ class RemoteFile:
         return data
 
 
-def fits_cache(size: int) -> bool:
-    """Whether data of so many bytes is read in blocks: it fits into half of the cache, so that a block stays until all is used.
+def fraction_kept(size: int) -> float:
+    """The fraction of data of so many bytes that half of the cache holds; the other half is for other data.
 
-    Images come in random order, so the blocks of larger data would be removed and fetched again, each time for one image of them.
+    Where it is 1, data is read in blocks: each stays until all of it is used. Images come in random order, so the blocks of larger
+    data would be removed and fetched again, each time for one image of them.
     """
-    return 2 * size <= block_cache().limit
+    return min(1.0, block_cache().limit / (2 * size)) if size else 1.0
 
 
 def block_cache() -> BlockCache:

@@ -29,7 +29,7 @@ from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests, version_digests
 from vitlab.io.files import PositionedFile, open_handle
 from vitlab.io.names import Names, printable
-from vitlab.io.remote import RemoteFile, fits_cache, info
+from vitlab.io.remote import RemoteFile, fraction_kept, info
 
 STORED, DEFLATED = 0, 8
 
@@ -159,7 +159,8 @@ class ZipContents:
         self._file: PositionedFile | RemoteFile
         self._ends: NDArray[np.int64] | None = None
         if isinstance(index.path, Address):
-            self._file = RemoteFile(index.path, index.stamp, blocks=fits_cache(index.stamp[0]))
+            kept = fraction_kept(index.stamp[0])
+            self._file = RemoteFile(index.path, index.stamp, blocks=kept == 1, kept=kept)
             order = np.argsort(index.offsets, kind="stable")
             self._ends = np.empty_like(index.offsets)  # a member is read with its header, in one request
             self._ends[order] = np.append(index.offsets[order][1:], index.end)

@@ -96,10 +96,15 @@ def attend(q_BHNK: Tensor, k_BHNK: Tensor, v_BHNK: Tensor, bias: Tensor | None) 
     Not where a CPU trains in bfloat16 on short sequences: there the fused kernel's backward pass takes two to six times as long as
     plain matrix products (16 to 197 tokens).
     """
-    short = max(q_BHNK.shape[2], k_BHNK.shape[2]) <= _SHORT
-    if short and q_BHNK.requires_grad and q_BHNK.dtype == torch.bfloat16 and q_BHNK.device.type == "cpu":
+    tokens = max(q_BHNK.shape[2], k_BHNK.shape[2])
+    if q_BHNK.requires_grad and keeps_weights(tokens, bfloat16=q_BHNK.dtype == torch.bfloat16, device=q_BHNK.device):
         return attention_weights(q_BHNK, k_BHNK, bias) @ v_BHNK
     return F.scaled_dot_product_attention(q_BHNK, k_BHNK, v_BHNK, attn_mask=bias)
+
+
+def keeps_weights(tokens: int, *, bfloat16: bool, device: torch.device) -> bool:
+    """Whether training keeps the weights of attention, (B, H, N, N), for the backward pass: `attend` then uses no fused kernel."""
+    return bfloat16 and device.type == "cpu" and tokens <= _SHORT
 
 
 def local_mask(window: int, grid: tuple[int, int], prefix: int, device: torch.device) -> Tensor:

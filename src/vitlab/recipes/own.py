@@ -252,7 +252,7 @@ def _run(
             loader=LoaderConfig(
                 batch_size=batch,
                 seed=overrides.seed or 0,
-                workers=workers_of(facts.machine),
+                workers=workers_of(facts.machine, images=steps * batch + (data.images if overrides.head == "fitted" else 0)),
                 balance=0.5 if uneven else 0.0,
                 corrupt="skip",
                 corrupt_budget=min(max(_BROKEN, _FEW_BROKEN / max(data.images, 1)), _MOST_BROKEN),

@@ -16,6 +16,8 @@ from vitlab.config.train import Precision
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 
+_FEW_IMAGES = 1_000
+
 
 def new_model(
     name: str, facts: RunFacts, overrides: Overrides, default: str | ModelConfig, *, classes: int, channels: int
@@ -110,8 +112,13 @@ def plain_preprocess(model: ModelConfig, *, margin: float, interpolation: Interp
     )
 
 
-def workers_of(machine: Machine) -> int:
-    """Worker processes: at most two if the CPU also computes the model, else one per core up to 16."""
+def workers_of(machine: Machine, *, images: int | None = None) -> int:
+    """Worker processes: at most two if the CPU also computes the model, else one per core up to 16.
+
+    None for a run that reads so few `images` that it would be done before a worker has started, which takes about a second.
+    """
+    if images is not None and images <= _FEW_IMAGES:
+        return 0
     return min(machine.cores, 16 if machine.accelerator else 2)
 
 

@@ -117,12 +117,12 @@ class Pace:
     @property
     def done(self) -> float:
         """The fraction of the run that is done, 0 to 1."""
-        return (self.last or self.started).step / self.started.steps
+        return (self.last or self.started).step / (self.last or self.started).steps
 
     @property
     def left(self) -> float:
         """Seconds to the end at this pace; nan before the first step."""
-        return math.nan if self.last is None else (self.started.steps - self.last.step) * self.seconds
+        return math.nan if self.last is None else (self.last.steps - self.last.step) * self.seconds
 
     def left_text(self) -> str:
         """`3 min 05 s left`, in a sweep also the time of the later runs; empty before the first step."""
@@ -133,7 +133,7 @@ class Pace:
 
     def step_text(self) -> str:
         """`step 120 of 1,035`"""
-        return f"step {(self.last or self.started).step:,} of {self.started.steps:,}"
+        return f"step {(self.last or self.started).step:,} of {(self.last or self.started).steps:,}"
 
     def facts(self) -> list[str]:
         """Epoch, loss, accuracy, learning rate, speed, memory, and the last checkpoint."""

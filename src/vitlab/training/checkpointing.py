@@ -163,13 +163,17 @@ class Checkpointer:
         """Wait for the pending checkpoint; raises what went wrong with it."""
         self._writer.wait()
 
-    def export_model(self) -> Path:
-        """Write the model to keep: the best weights if the run has early stopping, else the last; averaged if the run averages."""
-        step = self.directory.linked_step("best" if self.state.run.train.patience else "last") or self.saved
-        snapshot = read_snapshot(self.directory.step_path(step), lazy=True)
+    def export_model(self) -> Snapshot:
+        """Write the model to keep, and give its checkpoint: the best one with early stopping or a time budget, else the last.
+
+        The weights are the averaged ones if the run averages.
+        """
+        config = self.state.run.train
+        best = self.directory.linked_step("best" if config.patience or config.minutes else "last")
+        snapshot = read_snapshot(self.directory.step_path(self.saved if best is None else best), lazy=True)
         weights = snapshot.model if snapshot.average is None else dict(snapshot.average)
         write_native(self.directory.model_path, weights, snapshot.facts)
-        return self.directory.model_path
+        return snapshot
 
     def _refuse_non_finite(self, state: Mapping[str, Tensor]) -> None:
         """Under FSDP all ranks refuse what one of them finds."""

@@ -52,10 +52,14 @@ class HeadFitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """Step number `step`, counted from 1, updated the weights. `loss` and `accuracy` are means over the batch of `images`."""
+    """Step number `step`, counted from 1, updated the weights. `loss` and `accuracy` are means over the batch of `images`.
+
+    `steps` is the length of the run as planned now: it is shorter than at the start if the run is late (`finish_within`).
+    """
 
     event: ClassVar[str] = "stepped"
     step: int
+    steps: int
     epoch: float
     loss: float
     accuracy: float | None

@@ -24,7 +24,7 @@ _TINY = 1e-7
 _LARGE = 96  # rows and columns from which a CPU orthogonalises faster in bfloat16, if it has instructions for it
 
 
-def learning_rate(step: int, *, peak: float, steps: int, schedule: Schedule) -> float:
+def learning_rate(step: float, *, peak: float, steps: int, schedule: Schedule) -> float:
     """The learning rate of step number `step`, counted from 0: a linear warm-up to `peak`, then the fall to `schedule.end`.
 
     A pure function, so resuming needs no scheduler state. Of a warm-up of w steps, the first has peak / w and the last peak.

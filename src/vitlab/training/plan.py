@@ -33,9 +33,11 @@ from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.errors import DataError
 from vitlab.inference.packed import plain_backend
 from vitlab.io.memory import memory_available
+from vitlab.models.attention_variants import keeps_weights
 from vitlab.models.cost import Cost, cost
 from vitlab.models.device import has_fast_bfloat16, resolve_device
 from vitlab.models.families import build, build_on_meta
+from vitlab.models.vit import tokens_read
 from vitlab.training.distributed import World, shard_size, world_size
 from vitlab.training.lora import adapted_weights, add_lora, spared_activations
 from vitlab.training.optim import freeze
@@ -270,7 +272,7 @@ def plan(
     batch = run.data.loader.batch_size
     own = -(-batch // ranks)
     rows = min(run.train.micro_batch or own, own)
-    memory, free, notes = Memory(run, cost(run.model), ranks), free_memory(here.device), list[str]()
+    memory, free, notes = Memory(run, cost(run.model), ranks, device=here.device), free_memory(here.device), list[str]()
     if run.train.strategy == "fsdp" and ranks == 1:
         notes.append("strategy='fsdp' needs more than one process; launch with torchrun")
     needed = memory.needed(rows)
@@ -281,7 +283,7 @@ def plan(
         advice = f"a micro-batch of {fits:,} fits" if fits else "even one image at a time is too much"
         notes.append(f"the run needs about {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: {advice}")
     step_seconds, measured = None, 0
-    alone = Memory(run, memory.cost, 1)  # one process measures, with the whole model
+    alone = Memory(run, memory.cost, 1, device=here.device)  # one process measures, with the whole model
     if alone.needed(min(rows, _FIRST)) > free:
         notes.append("the time of a step was not measured: the model does not fit into memory")
     else:
@@ -393,9 +395,11 @@ class Memory:
     Under FSDP the busiest moment is the start of the backward pass, when all activations are kept, or its end, when all gradients
     are there; in both, two layers are gathered, and one layer's gradients are being summed over ranks. With several micro-batches
     the gradients stay from one to the next. With DDP they stay from step to step.
+
+    `device` is where it trains: attention keeps more on a CPU in bfloat16 than the fused kernels of a GPU do.
     """
 
-    def __init__(self, run: RunConfig, cost: Cost, ranks: int) -> None:
+    def __init__(self, run: RunConfig, cost: Cost, ranks: int, *, device: str | torch.device = "cuda") -> None:
         self.run = run
         self.cost = cost
         self.ranks = ranks
@@ -404,10 +408,17 @@ class Memory:
         if self.sharded:
             size = shard_size(run.model, run.train.precision, ranks=ranks)
             self.held, self.gathered, self.layer = size.parameters, size.gathered, size.layer
+        # gloo, by which CPUs talk, works in copies that are no tensors: of the layer that is gathered and of the gradients that are
+        # summed, which may be on their way at once (measured: 256 MiB for 256 MiB, each).
+        self.sent = self.layer * (4 + self._wide) if torch.device(device).type == "cpu" else 0
         self.trained, self.copies = self.held, cost.training_copies
-        self.kept, self.kept_last = cost.training_kept, 0
+        self.kept, self.kept_last, self.images = cost.training_kept, 0, 0
         if isinstance(run.model, ViTConfig):
-            self.kept, self.kept_last = kept_activations(run.model, recompute=run.train.recompute)
+            half, tokens = run.train.precision == "bfloat16", run.model.trained_tokens
+            weights = run.model.heads * tokens**2 * keeps_weights(tokens, bfloat16=half, device=torch.device(device))
+            kept = kept_activations(run.model, weights, recompute=run.train.recompute)
+            self.kept, self.kept_last = (kept.start, kept.end) if self.sharded else (kept.most, 0)
+            self.images = run.model.channels * math.prod(run.model.image_size) if self.sharded else 0
         self.factors = self.adapted = 0
         if run.train.lora is not None:
             model = build_on_meta(run.model)
@@ -421,17 +432,18 @@ class Memory:
 
     def parts(self, rows: int) -> MemoryParts:
         """Bytes to train with that many images at a time."""
-        wide = 2 if self.run.train.precision == "bfloat16" else 4
+        wide = self._wide
         trained = self.trained * 4  # weights, gradients, the optimizer's slots and the average are float32
-        gradients, activations = trained, (self.copies + rows * self.kept) * wide
+        gradients, activations = trained, (self.copies + rows * self.kept) * wide + rows * self.images * 4
         if self.sharded:
             gradients, activations = self._busiest(rows, trained, activations, wide)
+        gradients += self.sent
         weights, optimizer = (self.held + self.factors) * 4, trained * _slots(self.run)
         average = trained * bool(self.run.train.average.decay)
         host = 0
         if self.sharded and self.run.train.offload == "cpu":
             host = weights + trained + optimizer + average
-            gradients, activations = self._summing, (self.copies + rows * self.kept) * wide
+            gradients, activations = self._summing + self.sent, (self.copies + rows * self.kept) * wide + rows * self.images * 4
             weights = optimizer = average = 0
         return MemoryParts(
             weights=weights,
@@ -444,16 +456,30 @@ class Memory:
         )
 
     @property
+    def _wide(self) -> int:
+        """Bytes of a number of the activations, and of a gathered layer."""
+        return 2 if self.run.train.precision == "bfloat16" else 4
+
+    @property
     def _summing(self) -> int:
         """Bytes of one layer's gradients while they are summed over ranks: as they are sent, and this rank's part of the sum."""
-        return 4 * self.layer + -(-4 * self.layer // self.ranks)
+        return 4 * self.layer + 4 * self._part
+
+    @property
+    def _part(self) -> int:
+        """Numbers of one rank's part of the largest layer."""
+        return -(-self.layer // self.ranks)
 
     def _busiest(self, rows: int, gradients: int, activations: int, wide: int) -> tuple[int, int]:
-        """Bytes of gradients and activations under FSDP at the busier end of the backward pass."""
+        """Bytes of gradients and activations under FSDP at the busier end of the backward pass.
+
+        Near its end this is the last layer but one: the gradients of two layers are not there yet.
+        """
         if rows < -(-self.run.data.loader.batch_size // self.ranks):
             return gradients + self._summing, activations
-        last = (self.copies + rows * self.kept_last) * wide
-        return (self._summing, activations) if activations > gradients + last else (gradients + self._summing, last)
+        last = (self.copies + rows * self.kept_last) * wide + rows * self.images * 4
+        late = max(0, gradients - 2 * 4 * self._part) + 4 * self.layer
+        return (self._summing, activations) if activations + self._summing > late + last else (late, last)
 
     def spared(self, rows: int) -> str:
         """What LoRA saves beside a run that trains every weight, in a sentence."""
@@ -499,16 +525,39 @@ class Memory:
         return rows
 
 
-def kept_activations(model: ViTConfig, *, recompute: bool) -> tuple[int, int]:
-    """Numbers that a ViT keeps of one image for the backward pass: in sum, and for the last layer that it comes to.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Numbers of one image that are alive in the backward pass of a ViT: near its `start`, and near its `end`.
 
-    With `recompute` a layer keeps its input alone, and what it needs beside is there while its own turn lasts.
+    `most` are those that the forward pass keeps if every layer keeps all tokens.
+    """
+
+    start: int
+    end: int
+    most: int
+
+
+def kept_activations(model: ViTConfig, weights: int, *, recompute: bool) -> Kept:
+    """What training keeps of one image; `weights` are those of attention in a layer, where no fused kernel is used.
+
+    The backward pass is busiest inside the MLP of the last layer that has all tokens: the gradient of the hidden units is there
+    beside what is still kept. That is the last but one where the head reads the class token alone, since the last layer then
+    computes nothing for the others, and what it kept is free again. With `recompute` the layers keep their inputs, and one of
+    them has the rest while its turn lasts.
     """
     whole, two, one = (_cost_of_depth(model, depth).training_kept for depth in (model.depth, 2, 1))
-    layer, tokens = two - one, model.prefix_tokens + model.grid[0] * model.grid[1]
-    if not recompute:
-        return whole, layer
-    return whole - model.depth * layer + model.depth * tokens * model.width + layer, layer
+    layer, tokens = two - one, model.trained_tokens
+    outside = whole - model.depth * layer
+    layer += weights
+    other = tokens * model.width if recompute else layer
+    before = outside - 2 * tokens * model.width  # of the embedding; the last norm has had its turn
+    backward = tokens * (model.mlp_width * (2 if model.mlp.gated else 1) + model.width)
+    full = max(1, model.depth - (tokens_read(model) is not None))
+    return Kept(
+        start=before + (full - 1) * other + layer + backward,
+        end=before + layer + backward,
+        most=outside + model.depth * other + (layer if recompute else 0),
+    )
 
 
 def _cost_of_depth(model: ViTConfig, depth: int) -> Cost:

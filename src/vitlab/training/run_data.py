@@ -45,6 +45,7 @@ _VERSION = 1
 _MOST_HASHED = 10_000  # samples of a split whose content is read; the first start of a run waits for it
 _MOST_NAMED = 3  # samples of each kind of change in a message
 _SPLITS = ("train", "evaluate")
+_DRAWN_STREAM = 205  # a random stream of the run's seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -169,6 +170,14 @@ def _taken(run: RunConfig, split: Split, whole: Dataset) -> Dataset:
     if isinstance(whole, ImageDataset):
         return take_split(whole, split, run.data.rule, where=run.data.dataset)
     return open_dataset(run.data.dataset, split=split, rule=run.data.rule)
+
+
+def some_images(dataset: Dataset, count: int, *, seed: int) -> Dataset:
+    """So many images of a split, drawn by the seed, in its order; all of them if `count` is 0 or the dataset draws its images."""
+    if not count or count >= len(dataset) or not isinstance(dataset, ImageDataset):
+        return dataset
+    drawn = np.random.default_rng([seed, _DRAWN_STREAM]).permutation(len(dataset))[:count]
+    return dataset.take(np.sort(drawn))
 
 
 def data_record(run: RunConfig) -> DataRecord:

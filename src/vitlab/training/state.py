@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -57,7 +58,8 @@ class Progress:
 
     `best` is the best value of the watched metric, `stale` the number of evaluations since. `skipped` counts steps without an
     update, `skipped_in_a_row` the latest of them. `micro_batch` is what fits into memory, 0 as long as nothing was too large.
-    `seconds` is the training time so far. `evaluation_due`: the run stopped before an evaluation that was due.
+    `seconds` is the training time so far. `evaluation_due`: the run stopped before an evaluation that was due. In a run that
+    is late, each step stands for `pace` steps of the schedule; `ahead` is the number of steps that it was shortened by so far.
     """
 
     step: int = 0
@@ -70,6 +72,17 @@ class Progress:
     micro_batch: int = 0
     seconds: float = 0.0
     evaluation_due: bool = False
+    pace: float = 1.0
+    ahead: float = 0.0
+
+    @property
+    def scheduled(self) -> float:
+        """Where the run is in its schedule, in steps."""
+        return self.step + self.ahead
+
+    def expected(self, steps: int) -> int:
+        """The steps of the whole run at this pace, if its schedule has `steps`."""
+        return self.step + math.ceil((steps - self.scheduled) / self.pace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

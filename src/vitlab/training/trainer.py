@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from vitlab.config.run import RunConfig
-from vitlab.config.train import scale_at, scaled
+from vitlab.config.train import TrainConfig, mean_area, scale_at, scaled
 from vitlab.data.batch import Batch
 from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader, Stream
@@ -55,12 +55,23 @@ from vitlab.training.head import FittedHead, fit_head
 from vitlab.training.optim import learning_rate, set_learning_rates
 from vitlab.training.pulse import LOST_CONTACT, Pulse, Stragglers, lost_contact, pulse
 from vitlab.training.remote_run import run_directory
-from vitlab.training.run_data import DataRecord, open_splits, refuse_other_labels
+from vitlab.training.run_data import DataRecord, open_splits, refuse_other_labels, some_images
 from vitlab.training.run_folder import RunDirectory
-from vitlab.training.state import TrainState, create_model, create_state, evaluation_loader, training_loader, training_share
+from vitlab.training.state import (
+    Progress,
+    TrainState,
+    create_model,
+    create_state,
+    evaluation_loader,
+    training_loader,
+    training_share,
+)
 from vitlab.training.tasks import Inputs
 
 _MAX_SKIPPED_IN_A_ROW = 3
+_LATE = 1.05  # times the time that is left: more shortens the schedule ...
+_MOST_HASTE = 8.0  # ... by this factor at the most
+_BEFORE_HASTE = 5  # steps that are measured first
 _SHOWN_EVERY = 5.0  # seconds between two events of the features of a fitted head
 _REASONS: tuple[Reason, ...] = ("terminated", "interrupted", "max-time", "patience", "finished")
 _LESS_MEMORY = "use a smaller model or image size, recompute=True, or bfloat16"
@@ -126,6 +137,8 @@ class Trainer:
         self.logged_evaluations = set[int]()
         self.dataset = dataset
         self.train_loader = training_loader(run, dataset, world)
+        if eval_dataset is not None:
+            eval_dataset = some_images(eval_dataset, run.data.evaluate_images, seed=run.train.seed)
         self.eval_loader = None if eval_dataset is None else evaluation_loader(run, eval_dataset, world)
 
     def events(self, changed: Sequence[str] = ()) -> Iterator[Event]:
@@ -205,6 +218,7 @@ class Trainer:
             try:
                 if state.progress.evaluation_due or (head is not None and config.steps):  # stopped before it; or of the head alone
                     yield from self.evaluate()
+                self.deadline = Deadline(config, state.progress, began=self.began)
                 while (reason := self._end_reason()) is None:
                     yield from self.train_step(batches)
                     if _due(state.step, config.evaluate_every):
@@ -237,9 +251,10 @@ class Trainer:
         began = shown = time.monotonic()
         model = create_model(self.run, self.dataset)[0].to(self.world.device)
         backend = plain_backend(model, self.run.preprocess, device=self.world.device)
-        found, done, images = list[tuple[NDArray[np.float32], NDArray[np.int64]]](), 0, len(self.dataset)
+        dataset = some_images(self.dataset, self.run.train.head_images, seed=self.run.train.seed)
+        found, done, images = list[tuple[NDArray[np.float32], NDArray[np.int64]]](), 0, len(dataset)
         yield FittingHead(step=0, done=done, images=images)
-        with evaluating(model), evaluation_loader(self.run, self.dataset, self.world).batches() as stream:
+        with evaluating(model), evaluation_loader(self.run, dataset, self.world).batches() as stream:
             for batch, outputs in run_batches(backend, _until_stopped(stream, self.world, self.control), features=True):
                 done += batch.n_asked * self.world.ranks
                 if outputs is not None and outputs.features_BD is not None:
@@ -275,6 +290,7 @@ class Trainer:
         if state.micro_batch != micro_batch:
             yield MicroBatchReduced(step=state.step, micro_batch=state.micro_batch)
         yield event
+        yield from self._keep_time()
         slow = self.stragglers.add(read=read, computed=state.computed, seconds=getattr(event, "seconds", 0.0))
         yield from (Warned(step=state.step, message=sentence) for sentence in slow)
         if isinstance(event, Skipped) and event.in_a_row >= _MAX_SKIPPED_IN_A_ROW:
@@ -282,6 +298,16 @@ class Trainer:
                 f"training diverged at step {event.step}: {event.reason}, {event.in_a_row} times in a row; none was applied",
                 hint="use a lower learning rate, a longer warm-up, gradient clipping or float32",
             )
+
+    def _keep_time(self) -> Iterator[Event]:
+        """Set the pace of a run that must finish in time; rank 0 decides."""
+        if not self.run.train.finish_within:
+            return
+        progress, steps = self.state.progress, self.run.train.steps
+        progress.pace = self.world.gather(self.deadline.pace())[0]
+        if progress.pace > 1 and not progress.ahead:
+            shorter = f"its schedule is shortened from {steps:,} to about {progress.expected(steps):,} steps, to finish in time"
+            yield Warned(step=progress.step, message=f"the run is slower than planned: {shorter}")
 
     def evaluate(self) -> Iterator[Event]:
         """Compute the metrics of the evaluation split, and save a checkpoint if they are the best so far."""
@@ -318,7 +344,7 @@ class Trainer:
     def _end_reason(self) -> Reason | None:
         """Why the run ends here, or None."""
         config, progress = self.run.train, self.state.progress
-        if progress.step >= config.steps:
+        if progress.scheduled >= config.steps:
             return "finished"
         if 0 < config.patience <= progress.stale:
             return "patience"
@@ -347,11 +373,55 @@ class Trainer:
                 reason = self._agreed(self.control.stop) or reason
         yield from checkpointer.save(self.metrics)
         yield from checkpointer.wait()
-        complete = reason in ("finished", "patience")
-        model = checkpointer.export_model() if complete and self.world.is_main else None
+        kept = checkpointer.export_model() if reason in ("finished", "patience") and self.world.is_main else None
+        if kept is not None and (step := kept.progress.step) != self.state.step:
+            self.metrics = kept.facts.metrics or self.metrics
+            if reason == "finished":
+                yield Warned(step=self.state.step, message=f"the model is that of step {step:,}, the best on the held-out images")
+        model = None if kept is None else self.directory.model_path
         self.world.disk_barrier()
         seconds = time.monotonic() - self.began
         yield Finished(step=self.state.step, reason=reason, model=model, metrics=self.metrics, seconds=seconds)
+
+
+class Deadline:
+    """The pace at which a run finishes in time (`TrainConfig.finish_within`).
+
+    Work is counted in steps with images of full size; what a unit of it takes is measured after the first step of this
+    process, which takes longer than others. A resumed run has that part of the time which was planned for the rest of its schedule.
+    """
+
+    def __init__(self, config: TrainConfig, progress: Progress, *, began: float) -> None:
+        self.config = config
+        self.progress = progress
+        self.first = time.monotonic()
+        self.left = self._work_left()
+        self.done = 0.0
+        self.steps = 0
+        whole = config.steps * mean_area(config.progressive_resizing)
+        fresh = progress.step == 0  # then what was done before the first step is a part of the time
+        rest = 60 * config.finish_within * (1 if fresh else self.left / max(whole, 1))
+        self.end = (began if fresh else self.first) + rest
+
+    def pace(self) -> float:
+        """After each step: the steps of the schedule that the next one stands for; more than 1 if the run is late."""
+        now, left = time.monotonic(), self._work_left()
+        self.steps += 1
+        if self.steps == 1:
+            self.first = now
+        else:
+            self.done += (self.left - left) / self.progress.pace
+        self.left = left
+        if self.steps < _BEFORE_HASTE or left <= 0 or self.done <= 0:
+            return self.progress.pace
+        needed = (now - self.first) / self.done * left
+        late = needed / max(self.end - now, 1e-9)
+        return min(late, _MOST_HASTE) if late > _LATE else 1.0
+
+    def _work_left(self) -> float:
+        steps, scheduled = self.config.steps, self.progress.scheduled
+        rest = max(steps - scheduled, 0.0)
+        return rest * mean_area(self.config.progressive_resizing, after=scheduled / max(steps, 1))
 
 
 def update(state: TrainState, batch: Batch, *, epoch_length: int, heart: Pulse | None = None) -> Stepped | Skipped:
@@ -362,7 +432,7 @@ def update(state: TrainState, batch: Batch, *, epoch_length: int, heart: Pulse |
     """
     began = time.monotonic()
     config, progress, images = state.run.train, state.progress, state.run.data.loader.batch_size
-    lr = learning_rate(state.step, peak=config.optimizer.lr, steps=config.steps, schedule=config.schedule)
+    lr = learning_rate(progress.scheduled, peak=config.optimizer.lr, steps=config.steps, schedule=config.schedule)
     set_learning_rates(state.optimizers, lr, config.optimizer)
     inputs = prepare_inputs(state, batch)
     loss, accuracy, micro_batch = accumulate_gradients(state, inputs, heart)
@@ -380,6 +450,7 @@ def update(state: TrainState, batch: Batch, *, epoch_length: int, heart: Pulse |
     state.zero_grad()
     seconds = time.monotonic() - began
     progress.step += 1
+    progress.ahead += progress.pace - 1
     progress.position = progress.step * images
     progress.seconds += seconds
     progress.skipped += problem is not None
@@ -390,6 +461,7 @@ def update(state: TrainState, batch: Batch, *, epoch_length: int, heart: Pulse |
         return Skipped(step=state.step, reason=problem, in_a_row=progress.skipped_in_a_row, samples=samples)
     return Stepped(
         step=state.step,
+        steps=progress.expected(config.steps),
         epoch=progress.position / epoch_length,
         loss=loss,
         accuracy=None if math.isnan(accuracy) else accuracy,
@@ -406,7 +478,7 @@ def prepare_inputs(state: TrainState, batch: Batch) -> Inputs:
     config = state.run.train
     rng = np.random.default_rng([config.seed, _MIX_STREAM, state.step])
     images_BHWC = torch.from_numpy(np.asarray(batch.images_BHWC))
-    scale = scale_at(state.step, steps=config.steps, resizing=config.progressive_resizing)
+    scale = scale_at(state.progress.scheduled, steps=config.steps, resizing=config.progressive_resizing)
     if scale != 1:
         images_BHWC = _resized(images_BHWC, scale)
     inputs = state.task.prepare(images_BHWC, torch.from_numpy(np.asarray(batch.targets)), rng)

@@ -105,7 +105,7 @@ def progress_of(folder: Path) -> Progress:
     recent = stepped[-_SMOOTHING:]
     seconds = _mean([event.get("seconds") for event in recent])
     images = last.get("images")
-    step, steps = int(last.get("step") or 0), config.train.steps
+    step, steps = int(last.get("step") or 0), int(last.get("steps") or config.train.steps)
     return Progress(
         path=folder,
         running=_is_held(folder / "lock"),

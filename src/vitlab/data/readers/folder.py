@@ -33,7 +33,7 @@ from vitlab.io.cache import recall, remember, settled, stamp_of
 from vitlab.io.digests import DIGEST_BYTES, REMOTE_READS, WORTH_REMEMBERING, Digests, digest_all, version_digests
 from vitlab.io.files import read_bytes
 from vitlab.io.names import Names, printable
-from vitlab.io.remote import Info, RemoteFile
+from vitlab.io.remote import Info, RemoteFile, fraction_kept
 
 # Every ending of an image, also of formats that the decoder does not support: an error is better than a silently skipped image.
 _IMAGE_SUFFIXES = frozenset(
@@ -193,6 +193,7 @@ class RemoteContents:
         self.names = Names(files)
         self._root = root
         self._stamps_N3 = np.array([info.stamp for info in files.values()], np.int64).reshape(-1, 3)
+        self._kept = fraction_kept(int(self._stamps_N3[:, 0].sum()))
 
     def name(self, row: int) -> str:
         """The file's address."""
@@ -222,7 +223,7 @@ class RemoteContents:
 
     def _file(self, row: int) -> tuple[RemoteFile, int]:
         size, version, other = self._stamps_N3[row].tolist()
-        return RemoteFile(self._root / self.names[row], (size, version, other), check=False), size
+        return RemoteFile(self._root / self.names[row], (size, version, other), check=False, kept=self._kept), size
 
 
 def _key(name: str, stamp: tuple[int, int, int]) -> bytes:

@@ -34,7 +34,7 @@ from vitlab.io.digests import REMOTE_READS, Digests, remembered_digests, version
 from vitlab.io.files import PositionedFile, open_handle
 from vitlab.io.names import Names, printable
 from vitlab.io.prefetch import prefetched
-from vitlab.io.remote import RemoteFile, files_below, fits_cache, info, is_file, matches, read_range
+from vitlab.io.remote import RemoteFile, files_below, fraction_kept, info, is_file, matches, read_range
 from vitlab.io.tar import FileStream, TarStream, WindowStream, tar_members
 
 LABEL_SUFFIXES = (".cls", ".json", ".txt")
@@ -168,9 +168,9 @@ class ShardContents:
         self.shards = list(shards)
         keep_open = len(shards) <= _MOST_OPEN
         sizes = [shard.stamp[0] for shard in shards if isinstance(shard.path, Address)]
-        blocks = bool(sizes) and fits_cache(sum(sizes))
+        kept = fraction_kept(sum(sizes)) if sizes else 1.0
         self._files = [
-            RemoteFile(shard.path, shard.stamp, blocks=blocks)
+            RemoteFile(shard.path, shard.stamp, blocks=kept == 1, kept=kept)
             if isinstance(shard.path, Address)
             else PositionedFile(shard.path, shard.stamp, keep_open=keep_open)
             for shard in shards
