@@ -300,6 +300,19 @@ def test_a_run_that_is_slower_than_planned_ends_in_time(slower: float, monkeypat
     assert found.step < 200
 
 
+@pytest.mark.parametrize("faster", [0.9, 0.8])
+def test_a_run_that_is_faster_than_planned_makes_more_steps(faster: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = simulated(TrainConfig(steps=200, finish_within=200 / 60), [faster], monkeypatch)
+    assert 0.93 * 200 <= found.seconds <= 1.02 * 200
+    assert found.step > 205
+    assert found.scheduled >= 200
+
+
+def test_a_run_that_is_much_faster_than_planned_is_not_made_much_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = simulated(TrainConfig(steps=200, finish_within=200 / 60), [0.1], monkeypatch)
+    assert 200 < found.step <= 200 / 0.75 + 1
+
+
 def test_a_run_that_slows_down_on_the_way_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     found = simulated(TrainConfig(steps=200, finish_within=200 / 60), [*[1.0] * 100, 2.0], monkeypatch)
     assert found.seconds <= 1.1 * 200
@@ -307,7 +320,7 @@ def test_a_run_that_slows_down_on_the_way_ends_in_time(monkeypatch: pytest.Monke
 
 def test_a_run_that_is_in_time_keeps_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     steady = simulated(TrainConfig(steps=200, finish_within=200 / 60), [1.0], monkeypatch)
-    uneven = simulated(TrainConfig(steps=200, finish_within=200 / 60), [3.0, *[0.9] * 20, 0.95], monkeypatch)
+    uneven = simulated(TrainConfig(steps=200, finish_within=200 / 60), [2.0, *[0.98] * 20, 0.99], monkeypatch)
     assert (steady.step, steady.ahead, uneven.step, uneven.ahead) == (200, 0.0, 200, 0.0)
 
 

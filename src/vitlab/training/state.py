@@ -59,7 +59,8 @@ class Progress:
     `best` is the best value of the watched metric, `stale` the number of evaluations since. `skipped` counts steps without an
     update, `skipped_in_a_row` the latest of them. `micro_batch` is what fits into memory, 0 as long as nothing was too large.
     `seconds` is the training time so far. `evaluation_due`: the run stopped before an evaluation that was due. In a run that
-    is late, each step stands for `pace` steps of the schedule; `ahead` is the number of steps that it was shortened by so far.
+    must finish in time, each step stands for `pace` steps of the schedule; `ahead` is the number of steps that it was shortened by
+    so far, below 0 if it was lengthened.
     """
 
     step: int = 0

@@ -70,7 +70,9 @@ from vitlab.training.tasks import Inputs
 
 _MAX_SKIPPED_IN_A_ROW = 3
 _LATE = 1.05  # times the time that is left: more shortens the schedule ...
-_MOST_HASTE = 8.0  # ... by this factor at the most
+_MOST_HASTE = 8.0  # ... by this factor at the most; ...
+_EARLY = 0.03  # of the run's time: if more would be left at its end, the schedule is lengthened, ...
+_LEAST_HASTE = 0.75  # ... by the reciprocal at the most
 _BEFORE_HASTE = 5  # steps that are measured first
 _SHOWN_EVERY = 5.0  # seconds between two events of the features of a fitted head
 _REASONS: tuple[Reason, ...] = ("terminated", "interrupted", "max-time", "patience", "finished")
@@ -305,9 +307,10 @@ class Trainer:
             return
         progress, steps = self.state.progress, self.run.train.steps
         progress.pace = self.world.gather(self.deadline.pace())[0]
-        if progress.pace > 1 and not progress.ahead:
-            shorter = f"its schedule is shortened from {steps:,} to about {progress.expected(steps):,} steps, to finish in time"
-            yield Warned(step=progress.step, message=f"the run is slower than planned: {shorter}")
+        if progress.pace != 1 and not progress.ahead:
+            slower, shortened = ("slower", "shortened") if progress.pace > 1 else ("faster", "lengthened")
+            so = f"its schedule is {shortened} from {steps:,} to about {progress.expected(steps):,} steps, to finish in time"
+            yield Warned(step=progress.step, message=f"the run is {slower} than planned: {so}")
 
     def evaluate(self) -> Iterator[Event]:
         """Compute the metrics of the evaluation split, and save a checkpoint if they are the best so far."""
@@ -400,11 +403,11 @@ class Deadline:
         self.steps = 0
         whole = config.steps * mean_area(config.progressive_resizing)
         fresh = progress.step == 0  # then what was done before the first step is a part of the time
-        rest = 60 * config.finish_within * (1 if fresh else self.left / max(whole, 1))
-        self.end = (began if fresh else self.first) + rest
+        self.seconds = 60 * config.finish_within * (1 if fresh else self.left / max(whole, 1))
+        self.end = (began if fresh else self.first) + self.seconds
 
     def pace(self) -> float:
-        """After each step: the steps of the schedule that the next one stands for; more than 1 if the run is late."""
+        """After each step: the steps of the schedule that the next one stands for; more than 1 if the run is late, else less."""
         now, left = time.monotonic(), self._work_left()
         self.steps += 1
         if self.steps == 1:
@@ -416,7 +419,9 @@ class Deadline:
             return self.progress.pace
         needed = (now - self.first) / self.done * left
         late = needed / max(self.end - now, 1e-9)
-        return min(late, _MOST_HASTE) if late > _LATE else 1.0
+        if late > _LATE:
+            return min(late, _MOST_HASTE)
+        return max(late, _LEAST_HASTE) if self.end - now - needed > _EARLY * self.seconds else 1.0
 
     def _work_left(self) -> float:
         steps, scheduled = self.config.steps, self.progress.scheduled
