@@ -210,8 +210,8 @@ class TrainConfig:
     and the last. `patience` stops the run after that many evaluations without improvement, 0 for never. `max_minutes` stops it with
     a checkpoint before that time, 0 for never. `minutes` is the time budget that `steps` and the image size were chosen for, 0 for
     none; nothing depends on it. `finish_within` so many minutes after its start the run makes its last step, also on a machine that
-    is slower or faster than planned: it then shortens or lengthens the schedule; 0 for any time. `seed` determines initial values, order of samples,
-    augmentation and dropout.
+    is slower or faster than planned: it then shortens or lengthens the schedule; 0 for any time. `seed` determines initial
+    values, order of samples, augmentation and dropout.
     `strategy` is how torchrun's processes work together; `auto` is `ddp` under torchrun and `single` otherwise. `offload="cpu"`
     keeps the shards of `fsdp`, with their gradients and the optimizer's state, in host memory. `hang_timeout` is the time in
     seconds after which a process that waits for another one ends the job and says which one is missing.
