@@ -75,6 +75,8 @@ def measured(data: str, start: str, method: Method, *, minutes: float, seed: int
             quiet=True,
         )
         seconds, cpu = time.monotonic() - began, time.process_time() - used
+        if run.reason != "finished":
+            sys.exit(f"error: the run was stopped ({run.reason}), so nothing is recorded of it")
         assert run.config is not None
         known = split == "val" and not run.config.data.evaluate_images  # else the run evaluated some of the images
         accuracy = run.metrics["top1"] if known else vitlab.evaluate(run, data, split=split).top1

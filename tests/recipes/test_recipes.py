@@ -328,6 +328,23 @@ def test_images_that_are_seen_more_often_are_made_to_look_more_different() -> No
     assert counted == short
 
 
+def test_a_checkpoint_is_fine_tuned_with_randaugment_on_photos_that_it_sees_often() -> None:
+    few, often = (made("finetune-folder", epochs=epochs).data.augment for epochs in (2, 8))
+    assert few.randaugment is None
+    assert often.randaugment is not None
+    assert often.area[0] > few.area[0]
+    assert made("finetune-folder", epochs=8, resize="native").data.augment == replace(few, image_size=often.image_size)
+    for channels in (1, 5):
+        other = recipe("finetune-folder", Overrides(epochs=8), start=START, data=replace(PHOTOS, channels=channels))
+        assert other.data.augment.randaugment is None
+
+
+def test_a_fine_tuned_model_sees_the_whole_shorter_side() -> None:
+    run = made("finetune-folder", image_size=(160, 160))
+    assert START.preprocess.resize_to > max(START.preprocess.image_size)
+    assert (run.preprocess.resize, run.preprocess.resize_to) == ("short-side", 160)
+
+
 @pytest.mark.parametrize("side", [8, 32, 64, 128, 500])
 @pytest.mark.parametrize("accelerator", [False, True])
 def test_a_small_model_grows_with_its_images_from_few_patches(side: int, accelerator: bool) -> None:
