@@ -22,7 +22,7 @@ from vitlab.inference.detections import DetectedImage, Detector
 from vitlab.inference.results import Unreadable
 from vitlab.io.display import Block, Displayed
 from vitlab.io.progress import ProgressCallback, silent
-from vitlab.objective.average_precision import AveragePrecision, DetectionScores, FoundBoxes, WantedBoxes, box_iou
+from vitlab.objective.metrics import AveragePrecision, DetectionScores, FoundBoxes, WantedBoxes, box_iou
 
 LEAST = 0.01
 """Score below which a found object is not evaluated: it could only follow all others."""

@@ -22,7 +22,7 @@ from vitlab.inference.results import Unreadable
 from vitlab.inference.segmentation import MaskPrediction, SegmentPredictor
 from vitlab.io.display import Block, Displayed
 from vitlab.io.progress import ProgressCallback, silent
-from vitlab.objective.segmentation import (
+from vitlab.objective.metrics import (
     BoundaryCounts,
     boundary_counts,
     iou_by_class,

@@ -27,8 +27,8 @@ from vitlab.inference.detections import best_objects
 from vitlab.inference.engine import run_batches
 from vitlab.models.grid_detector import cell_places
 from vitlab.models.objects import of_tokens
-from vitlab.objective.average_precision import DetectionScores, WantedBoxes
-from vitlab.objective.detection import grid_loss, token_loss
+from vitlab.objective.losses import grid_loss, token_loss
+from vitlab.objective.metrics import DetectionScores, WantedBoxes
 from vitlab.training.distributed import World
 from vitlab.training.tasks import Inputs
 

@@ -23,14 +23,8 @@ from vitlab.data.transforms import normalise
 from vitlab.errors import DataError
 from vitlab.inference.backends import TorchBackend
 from vitlab.inference.engine import run_batches
-from vitlab.objective.segmentation import (
-    IGNORE,
-    dice_loss,
-    mean_iou,
-    pixel_accuracy,
-    pixel_confusion,
-    pixel_cross_entropy,
-)
+from vitlab.objective.losses import dice_loss, pixel_accuracy, pixel_cross_entropy
+from vitlab.objective.metrics import IGNORE, mean_iou, pixel_confusion
 from vitlab.training.distributed import World
 from vitlab.training.tasks import Inputs
 
