@@ -1,4 +1,4 @@
-"""Training tasks: classify images, learn from a teacher too, or predict masked patches; `segment.py` has segmentation.
+"""Training tasks: classify images, learn from a teacher too, or predict masked patches; `dense.py` has others.
 
 A task turns a batch of uint8 images and targets (labels or masks) into one loss per image, and evaluates. `prepare` makes all
 random choices, from the step's own generator, before the batch is split into micro-batches.
