@@ -20,8 +20,8 @@ from vitlab.data.frame import Framed, batch_boxes, move_boxes, whole_frame
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
 from vitlab.data.quality.check import check_dataset
+from vitlab.data.readers.boxes import read_voc
 from vitlab.data.readers.recognise import for_task
-from vitlab.data.readers.voc_xml import read_voc
 from vitlab.errors import DataError
 
 LIMITS = DecodeLimits()
