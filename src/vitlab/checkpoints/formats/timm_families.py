@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch import Tensor
 
-from vitlab.checkpoints.formats import convnext_layout, swin_layout
-from vitlab.checkpoints.formats.contract import Hints, not_of
-from vitlab.checkpoints.formats.convnext_layout import convnext_config, convnext_rows
+from vitlab.checkpoints.formats import convnext, swin
+from vitlab.checkpoints.formats.contract import Found, Hints, not_of
+from vitlab.checkpoints.formats.convnext import convnext_config, convnext_rows
 from vitlab.checkpoints.formats.efficientnet import efficientnet_config, efficientnet_rows, is_efficientnet, without_counters
 from vitlab.checkpoints.formats.infer import making, numerics_of
 from vitlab.checkpoints.formats.sidecar import Sidecar, number, size, text, within
-from vitlab.checkpoints.formats.swin_layout import swin_config, swin_rows, without_computed
+from vitlab.checkpoints.formats.swin import swin_config, swin_rows, without_computed
 from vitlab.checkpoints.formats.timm_sidecar import image_size_of, refuse_unseen
 from vitlab.checkpoints.table import Row
 from vitlab.config.convnext import ConvNeXtConfig
@@ -27,44 +27,36 @@ Tensors = dict[str, Tensor]
 EPS: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {((3, 4, 30, 3), (384, 768, 1536, 3072)): 1e-5}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A model in a file: its config, its weights, and notes of what was guessed."""
-
-    config: ModelConfig
-    tensors: Tensors
-    notes: tuple[str, ...] = ()
-
-
 def holds_other_family(tensors: Tensors) -> bool:
     """Whether the tensors carry timm's names of a Swin, a ConvNeXt or an EfficientNet."""
-    swin, convnext = swin_layout.names_of(tensors), convnext_layout.names_of(tensors)
-    return swin is swin_layout.TIMM or _is_timms(convnext) or is_efficientnet(tensors)
+    if swin.names_of(tensors) is swin.TIMM:
+        return True
+    return _is_timms(convnext.names_of(tensors)) or is_efficientnet(tensors)
 
 
 def find_other_family(tensors: Tensors, hints: Hints, stated: ModelConfig | None, beside: Sidecar | None, *, where: str) -> Found:
     """The model in a file if `holds_other_family`; `stated` is the config of vitlab's own header, `beside` timm's config.json."""
     numerics_of(hints, PROFILES["timm"])  # refuses a profile nobody knows
     said = stated.image_size if stated is not None else image_size_of(beside) if beside is not None else None
-    if swin_layout.names_of(tensors) is swin_layout.TIMM:
+    if swin.names_of(tensors) is swin.TIMM:
         tensors = without_computed(tensors)
         if beside is not None:
             refuse_unseen(beside, "swin")
         window = stated.window if isinstance(stated, SwinConfig) else None
         if beside is not None and isinstance(within(beside, "model_args").get("window_size"), list):
             window = size(within(beside, "model_args"), "window_size")
-        told_beside = swin_layout.Said(image_size=said, window=window)
-        swin, notes = swin_config(tensors, swin_layout.TIMM, hints, told_beside, where=where)
-        return Found(config=replace(swin, pad_first=hints.profile == "official"), tensors=tensors, notes=tuple(notes))
-    names = convnext_layout.names_of(tensors)
+        told_beside = swin.Said(image_size=said, window=window)
+        windowed, notes = swin_config(tensors, swin.TIMM, hints, told_beside, where=where)
+        return Found(config=replace(windowed, pad_first=hints.profile == "official"), tensors=tensors, notes=tuple(notes))
+    names = convnext.names_of(tensors)
     if names is not None:
-        convnext, notes = convnext_config(tensors, names, hints, said, where=where)
-        eps = EPS.get((convnext.depths, convnext.widths), convnext.norm_eps)
+        plain, notes = convnext_config(tensors, names, hints, said, where=where)
+        eps = EPS.get((plain.depths, plain.widths), plain.norm_eps)
         if beside is not None:
             refuse_unseen(beside, "convnext")
             eps = number(within(beside, "model_args"), "norm_eps") or eps
         with making(where):
-            return Found(config=replace(convnext, norm_eps=eps), tensors=tensors, notes=tuple(notes))
+            return Found(config=replace(plain, norm_eps=eps), tensors=tensors, notes=tuple(notes))
     stages = tuple(stage.stride for stage in stated.plan) if isinstance(stated, EfficientNetConfig) else None
     padding: Padding | None = stated.padding if isinstance(stated, EfficientNetConfig) else None
     if beside is not None:
@@ -81,10 +73,10 @@ def family_rows(config: ModelConfig, tensors: Tensors | None = None) -> Iterator
     """The rows of a model under timm's names; `tensors` are those of the file, which may have older names."""
     match config:
         case SwinConfig():
-            return swin_rows(config, swin_layout.TIMM)
+            return swin_rows(config, swin.TIMM)
         case ConvNeXtConfig():
-            names = None if tensors is None else convnext_layout.names_of(tensors)
-            return convnext_rows(config, names or convnext_layout.TIMM)
+            names = None if tensors is None else convnext.names_of(tensors)
+            return convnext_rows(config, names or convnext.TIMM)
         case EfficientNetConfig():
             return efficientnet_rows(config)
         case _:
@@ -120,5 +112,5 @@ def _swin_notes(config: SwinConfig) -> list[str]:
     return []
 
 
-def _is_timms(names: convnext_layout.Names | None) -> bool:
-    return names is not None and names.block == convnext_layout.TIMM.block
+def _is_timms(names: convnext.Names | None) -> bool:
+    return names is not None and names.block == convnext.TIMM.block
