@@ -13,7 +13,8 @@ from functools import partial
 from typing import Protocol
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats import convnext, resnet, swin
+from vitlab.checkpoints.formats import bit, convnext, swin
+from vitlab.checkpoints.formats.bit import bit_rows, resnet_notes
 from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, not_of, numerics_notes, refuse
 from vitlab.checkpoints.formats.convnext import convnext_rows
 from vitlab.checkpoints.formats.hf_families import (
@@ -66,7 +67,6 @@ from vitlab.checkpoints.formats.hf_vit import (
     yolos_json,
 )
 from vitlab.checkpoints.formats.infer import making, naflex_note, unwrapped, zero_head
-from vitlab.checkpoints.formats.resnet import bit_rows, resnet_notes
 from vitlab.checkpoints.formats.sidecar import Sidecar, text, within
 from vitlab.checkpoints.formats.swin import swin_rows
 from vitlab.checkpoints.formats.timm_sidecar import is_timm
@@ -409,7 +409,7 @@ def _target(config: ModelConfig) -> Target:
             return _other_target("convnext", "ConvNext", config, settings, rows, [])
         case ResNetConfig():
             notes = resnet_notes(config, official=False, reader="transformers")
-            return _other_target("bit", "Bit", config, bit_json(config), bit_rows(config, resnet.HUGGINGFACE), notes)
+            return _other_target("bit", "Bit", config, bit_json(config), bit_rows(config, bit.HUGGINGFACE), notes)
         case EfficientNetConfig():
             rows, notes = efficientnet_rows(config), efficientnet_notes(config)
             return _other_target("efficientnet", "EfficientNet", config, efficientnet_json(config), rows, notes)

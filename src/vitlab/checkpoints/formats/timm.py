@@ -10,6 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
+from vitlab.checkpoints.formats.bit import bit_config, bit_rows, resnet_notes
 from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, numerics_notes, refuse, stem_notes
 from vitlab.checkpoints.formats.dinov2 import is_dinov2
 from vitlab.checkpoints.formats.header import Header, adopted, header_of, metadata_of
@@ -24,7 +25,6 @@ from vitlab.checkpoints.formats.infer import (
     unwrapped,
     zero_head,
 )
-from vitlab.checkpoints.formats.resnet import bit_config, bit_rows, resnet_notes
 from vitlab.checkpoints.formats.sidecar import Sidecar
 from vitlab.checkpoints.formats.timm_families import family_notes, family_rows, find_other_family, holds_other_family
 from vitlab.checkpoints.formats.timm_sidecar import (
