@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from vitlab.config.segmenter import Decoder
     from vitlab.config.train import HeadStart, Lora, LoraTarget, Offload, Precision, Strategy, Trainable
     from vitlab.data.dataset import Dataset
-    from vitlab.data.quality.summary import DataCheck
+    from vitlab.data.quality.check import DataCheck
     from vitlab.evaluation.detection import DetectionEvaluation
     from vitlab.evaluation.label_errors import LabelCheck
     from vitlab.evaluation.segmentation import SegmentationEvaluation
@@ -2307,8 +2307,7 @@ def check_data(
         label_column: column of the labels, if a list has several (default: the first known one)
         shown: number of findings of each type to print; JSON has all
     """
-    from vitlab.data.quality.check import check_dataset
-    from vitlab.data.quality.summary import DataCheck
+    from vitlab.data.quality.check import DataCheck, check_dataset
 
     if model is None:
         _refuse_given("is for `model`", page=page, corrections=corrections)
