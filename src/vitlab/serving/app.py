@@ -28,10 +28,9 @@ from vitlab import __version__
 from vitlab.inference.results import Prediction
 from vitlab.io.display import json_text
 from vitlab.io.text import printable
-from vitlab.serving import explorer
 from vitlab.serving import uploads as read
 from vitlab.serving.batching import Answer
-from vitlab.serving.explanations import explain
+from vitlab.serving.explorer import explain, explorer_routes
 from vitlab.serving.models import ServedModel
 from vitlab.serving.openapi import OPTIONS, document
 from vitlab.serving.refusals import Refusal, refusal_of
@@ -61,7 +60,7 @@ def create_app(service: Service) -> Starlette:
         Route("/readyz", _ready, methods=["GET"]),
         Route("/metrics", _metrics, methods=["GET"]),
         Route("/openapi.json", _openapi, methods=["GET"]),
-        *explorer.routes(service),
+        *explorer_routes(service),
     ]
     paths = frozenset(route.path for route in routes if isinstance(route, Route))
     middleware = [Middleware(Envelope, service=service, paths=paths)]

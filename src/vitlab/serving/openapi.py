@@ -6,7 +6,7 @@ from typing import Any
 
 from vitlab import __version__
 from vitlab.serving.config import ServeConfig
-from vitlab.serving.explanations import FORMATS, METHODS
+from vitlab.serving.explorer import FORMATS, METHODS
 from vitlab.serving.refusals import CODES
 
 Json = dict[str, Any]
