@@ -48,8 +48,8 @@ from vitlab.interpretation.drawing import (
     tint,
     written,
 )
+from vitlab.interpretation.features import field_distance, receptive_fields
 from vitlab.interpretation.paint import field_pixels, position_tiles
-from vitlab.interpretation.receptive import field_distance, receptive_fields
 from vitlab.interpretation.weights import position_similarity
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models import Record, build
