@@ -25,7 +25,7 @@ import numpy as np
 
 from vitlab.data.dataset import SPLITS, UNDECLARED, Boxes, Faults, ImageBoxes, ImageDataset, LabelTable, listed, unusable_name
 from vitlab.data.frame import areas
-from vitlab.data.readers import coco_json
+from vitlab.data.readers import coco
 from vitlab.data.readers.folder import LeftOut
 from vitlab.data.readers.manifest import CLASSES_NAME, LABEL_COLUMNS, PATH_COLUMNS, SPLIT_COLUMNS, csv_records, known_column
 from vitlab.data.readers.place import Place, read_settings
@@ -111,13 +111,13 @@ def holds_boxes(path: Path) -> bool:
             return True
         if not _VOC_IMAGES.isdisjoint(folders) and any(next(below.glob(pattern), None) for pattern in ("*.xml", "xmls/*.xml")):
             return True
-    return any(coco_json.is_coco(_head(file)) for file in sorted(path.glob("*.json"))[:10])
+    return any(coco.is_coco(_head(file)) for file in sorted(path.glob("*.json"))[:10])
 
 
 def _is_file_of_boxes(path: Path) -> bool:
     ending = path.suffix.lower()
     if ending == ".json":
-        return path.name == BOXES_JSON or coco_json.is_coco(_head(path))
+        return path.name == BOXES_JSON or coco.is_coco(_head(path))
     if ending in _LIST_ENDINGS:
         words = re.split(r"[,;\t]", _head(path).decode("utf-8", "replace").split("\n", 1)[0].casefold())
         return _edges([word.strip().strip('"') for word in words]) is not None
@@ -214,7 +214,7 @@ def _read_coco(place: Place, names: Sequence[str], faults: Faults) -> _Found:
     images: list[_Annotated] = []
     classes: tuple[str, ...] | None = None
     for name in names:
-        data = coco_json.read_instances(place.read(name, most=coco_json.MOST_BYTES), f"{place.path}/{name}", faults=faults)
+        data = coco.read_instances(place.read(name, most=coco.MOST_BYTES), f"{place.path}/{name}", faults=faults)
         if classes is not None and data.categories != classes:
             faults.add(name, f"has other categories than {names[0]}")
             continue
@@ -241,7 +241,7 @@ def _read_voc(place: Place, names: Sequence[str], faults: Faults) -> _Found:
     images = []
     for name in names:
         try:
-            data = read_voc(place.read(name, most=MOST_BYTES), name)
+            data = read_voc(place.read(name, most=_MOST_XML_BYTES), name)
         except DataError as error:
             faults.add(name, error.message)
             continue
@@ -431,7 +431,7 @@ def _notes(boxes: Boxes, images: Place, kept: Mapping[int, object]) -> Iterator[
 #
 # Pixels count from 1, and a box includes its last pixel: its left edge is xmin - 1, its right edge xmax.
 
-MOST_BYTES = 2**22
+_MOST_XML_BYTES = 2**22
 """Of one file: thousands of objects."""
 
 _DEEPEST = 16
@@ -508,8 +508,8 @@ class _Reader:
 def read_voc(content: bytes, where: str) -> VocImage:
     """The objects of the image that the bytes of one XML file describe; DataError says what is wrong with it."""
     try:
-        if len(content) > MOST_BYTES:
-            raise _Refused(f"it has {len(content):,} bytes; the limit is {MOST_BYTES:,}")
+        if len(content) > _MOST_XML_BYTES:
+            raise _Refused(f"it has {len(content):,} bytes; the limit is {_MOST_XML_BYTES:,}")
         reader = _Reader()
         reader.parse(content)
         if reader.root != "annotation":
