@@ -1,4 +1,4 @@
-"""COCO's files: what is sound is read as it is, and everything else is refused with its place; instances and panoptic files give the
+"""COCO's files: what is sound is read as it is, everything else is refused with its place; instances and panoptic files give the
 same masks as PNGs of classes.
 """
 
