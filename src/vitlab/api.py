@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from vitlab.config.segmenter import Decoder
     from vitlab.config.train import HeadStart, Lora, LoraTarget, Offload, Precision, Strategy, Trainable
     from vitlab.data.dataset import Dataset
-    from vitlab.data.quality.summary import DataCheck
+    from vitlab.data.quality.check import DataCheck
     from vitlab.evaluation.detection import DetectionEvaluation
     from vitlab.evaluation.label_errors import LabelCheck
     from vitlab.evaluation.segmentation import SegmentationEvaluation
@@ -2307,8 +2307,7 @@ def check_data(
         label_column: column of the labels, if a list has several (default: the first known one)
         shown: number of findings of each type to print; JSON has all
     """
-    from vitlab.data.quality.check import check_dataset
-    from vitlab.data.quality.summary import DataCheck
+    from vitlab.data.quality.check import DataCheck, check_dataset
 
     if model is None:
         _refuse_given("is for `model`", page=page, corrections=corrections)
@@ -2490,7 +2489,7 @@ def quickstart(
         out: folder for all runs; unfinished ones are resumed (default: runs/quickstart, or runs/quickstart-tiny)
         budget: full takes minutes; tiny takes seconds and learns nothing: it only shows that everything works
     """
-    from vitlab.studies.summary import run_quickstart
+    from vitlab.studies.quickstart import run_quickstart
 
     folder = _on_disk(out or ("runs/quickstart" if budget == "full" else f"runs/quickstart-{budget}"))
     return run_quickstart(folder, budget, progress or silent, _log.info)
@@ -2524,7 +2523,7 @@ def study_compare(
     """
     if (checkpoints is None) != (data is None):
         raise UsageError("`checkpoints` and `data` go together")
-    from vitlab.studies.summary import compare_models
+    from vitlab.studies.compare import compare_models
 
     words = image_size.split(",") if isinstance(image_size, str) else image_size
     return compare_models(
@@ -2774,7 +2773,7 @@ def study_noisy_student(
         workers: processes that read images (default: at most 2)
     """
     from vitlab.studies.config import NoisyStudent, NoisyStudentConfig
-    from vitlab.studies.summary import run_noisy_student
+    from vitlab.studies.noisy_student import run_noisy_student
 
     place = os.fspath(data)
     study = NoisyStudent(

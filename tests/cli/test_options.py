@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from vitlab.cli import docstrings
+from vitlab.cli import console
+from vitlab.cli.console import NAMES
 from vitlab.cli.main import VERBS
-from vitlab.cli.options import NAMES, WORDS, count, documentation, existing, numbers, parameters, parse, severities, size, strength
+from vitlab.cli.options import WORDS, count, documentation, existing, numbers, parameters, parse, severities, size, strength
 from vitlab.config.renamed import OPTIONS
 from vitlab.errors import UsageError
 
@@ -129,9 +130,9 @@ def test_help_is_printed_once_and_ends_the_parse(capsys: pytest.CaptureFixture[s
 
 
 def test_a_docstring_is_read_line_by_line() -> None:
-    assert docstrings.summary(probe) == "Try a signature"
-    assert docstrings.arguments(probe)["number"] == ("a number on two lines", "none")
-    assert docstrings.arguments(probe)["seed"] == ("a seed", None)
+    assert console.summary(probe) == "Try a signature"
+    assert console.arguments(probe)["number"] == ("a number on two lines", "none")
+    assert console.arguments(probe)["seed"] == ("a seed", None)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -168,7 +169,7 @@ def test_every_option_is_documented_and_says_what_leaving_it_out_means(verb: str
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_docstring_documents_no_parameter_that_is_not_there(verb: str) -> None:
-    assert {*docstrings.arguments(VERBS[verb])} <= {*inspect.signature(VERBS[verb]).parameters}
+    assert {*console.arguments(VERBS[verb])} <= {*inspect.signature(VERBS[verb]).parameters}
 
 
 def test_every_renamed_option_is_an_option_of_today() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vitlab.cli.docstrings import description, summary
+from vitlab.cli.console import NAMES, description, summary
 from vitlab.cli.main import GROUPS, VERBS, main
-from vitlab.cli.options import NAMES, parameters
+from vitlab.cli.options import parameters
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -15,14 +15,14 @@ from PIL import Image
 from tests.data.mask_images import CLASSES, drawn, write_folder
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess
 from vitlab.data.dataset import IGNORED, ImageDataset, IndexMask
-from vitlab.data.loader import Loader
-from vitlab.data.masks import (
+from vitlab.data.dense import (
     evaluation_pipeline_with_masks,
     image_and_mask,
     nearest,
     preprocess_mask,
     training_pipeline_with_masks,
 )
+from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
 from vitlab.data.quality.check import check_dataset
 from vitlab.errors import DataError

@@ -19,8 +19,9 @@ from vitlab.config.data import Preprocess
 from vitlab.data.transforms import bounded_size, normalise, preprocess
 from vitlab.errors import CheckpointError, ConfigError, DataError, UsageError
 from vitlab.inference import Predictor
-from vitlab.inference.detections import DetectedImages, Detector
+from vitlab.inference.detections import DetectedImages, Detector, suppress
 from vitlab.models.vit import ViT
+from vitlab.objective.losses import iou_and_giou
 
 WILD = Path(__file__).parents[1] / "golden" / "wild"
 NAMES = ("cat", "dog", "N/A")
@@ -180,3 +181,27 @@ def test_only_a_detector_takes_images_of_many_sizes(tmp_path: Path) -> None:
 )
 def test_sizes_keep_the_aspect_within_both_edges(size: tuple[int, int], edges: tuple[int, int], expected: tuple[int, int]) -> None:
     assert bounded_size(*size, edges) == expected
+
+
+def corners(count: int, seed: int) -> torch.Tensor:
+    low, size = torch.rand(2, count, 2, generator=torch.Generator().manual_seed(seed))
+    return torch.cat([low * 0.7, low * 0.7 + 0.05 + size * 0.25], dim=1)
+
+
+def one_by_one(found: torch.Tensor, scores: torch.Tensor, codes: torch.Tensor, overlap: float) -> list[int]:
+    kept: list[int] = []
+    for number in scores.argsort(descending=True, stable=True).tolist():
+        over = (float(iou_and_giou(found[number], found[other])[0]) > overlap for other in kept if codes[other] == codes[number])
+        if not any(over):
+            kept.append(number)
+    return kept
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_suppression_keeps_what_one_box_after_the_other_keeps(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    found = corners(12, seed).repeat_interleave(5, dim=0) + torch.randn(60, 4, generator=generator) * 0.02
+    scores, codes = torch.rand(60, generator=generator), torch.randint(0, 2, (60,), generator=generator)
+    kept = suppress(found, scores, codes, overlap=0.4).tolist()
+    assert kept == one_by_one(found, scores, codes, 0.4)
+    assert 0 < len(kept) < 60

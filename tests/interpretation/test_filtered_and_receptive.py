@@ -15,7 +15,7 @@ from vitlab.config.resnet import ResNetConfig
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.interpretation.attention import filtered_values
-from vitlab.interpretation.receptive import field_distance, receptive_fields
+from vitlab.interpretation.features import field_distance, receptive_fields
 from vitlab.models import Record, build
 from vitlab.models.vit import ViT
 

@@ -1,4 +1,4 @@
-"""Losses of detectors, non-maximum suppression and average precision, against definitions and simple cases."""
+"""Losses of detectors and average precision, against definitions and simple cases."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from vitlab.objective.average_precision import DetectionScores, FoundBoxes, WantedBoxes, box_iou
-from vitlab.objective.detection import assign_cells, grid_loss, iou_and_giou, match_tokens, suppress, token_loss
+from vitlab.objective.losses import assign_cells, grid_loss, iou_and_giou, match_tokens, token_loss
+from vitlab.objective.metrics import DetectionScores, FoundBoxes, WantedBoxes, box_iou
 
 
 def corners(count: int, seed: int) -> torch.Tensor:
@@ -132,25 +132,6 @@ def test_the_loss_of_tokens_does_not_depend_on_their_order_and_is_nothing_for_wh
     assert float(token_loss(noisy, moved, rows)) > 0.1
     nothing = torch.tensor([[[-1.0, 0, 0, 0, 0, 0]]])
     assert bool(token_loss(noisy, moved, nothing).isfinite().all())
-
-
-def one_by_one(found: torch.Tensor, scores: torch.Tensor, codes: torch.Tensor, overlap: float) -> list[int]:
-    kept: list[int] = []
-    for number in scores.argsort(descending=True, stable=True).tolist():
-        over = (float(iou_and_giou(found[number], found[other])[0]) > overlap for other in kept if codes[other] == codes[number])
-        if not any(over):
-            kept.append(number)
-    return kept
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_suppression_keeps_what_one_box_after_the_other_keeps(seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    found = corners(12, seed).repeat_interleave(5, dim=0) + torch.randn(60, 4, generator=generator) * 0.02
-    scores, codes = torch.rand(60, generator=generator), torch.randint(0, 2, (60,), generator=generator)
-    kept = suppress(found, scores, codes, overlap=0.4).tolist()
-    assert kept == one_by_one(found, scores, codes, 0.4)
-    assert 0 < len(kept) < 60
 
 
 def scored(wanted: Any, found: Any, scores: Any, *, ignored: Any = None) -> DetectionScores:

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from vitlab.objective.segmentation import (
+from vitlab.objective.losses import dice_loss, pixel_accuracy, pixel_cross_entropy
+from vitlab.objective.metrics import (
     IGNORE,
     BoundaryCounts,
     boundary_counts,
-    dice_loss,
     iou_by_class,
     mean_iou,
-    pixel_accuracy,
     pixel_confusion,
-    pixel_cross_entropy,
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vitlab.objective.average_precision import DetectionScores, FoundBoxes, WantedBoxes
+from vitlab.objective.metrics import DetectionScores, FoundBoxes, WantedBoxes
 
 pytestmark = pytest.mark.peer
 CLASSES = 3

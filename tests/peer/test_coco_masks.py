@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vitlab.data.readers.coco_masks import shape_inside
+from vitlab.data.readers.coco import shape_inside
 from vitlab.data.run_lengths import from_run_lengths, run_lengths
 
 

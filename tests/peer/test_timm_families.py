@@ -18,7 +18,7 @@ from torch import nn
 from tests.checkpoints.formats.samples import OPTIONS
 from tests.peer.compare import CONVOLUTIONAL, TOLERANCE, distance, images, randomised, saved, shapes_only
 from vitlab.checkpoints import convert, load, save
-from vitlab.checkpoints.formats.timm_families import family_rows
+from vitlab.checkpoints.formats.timm import family_rows
 from vitlab.checkpoints.table import native_shapes, their_shapes
 from vitlab.config import ConvNeXtConfig, EfficientNetConfig, ModelConfig, SwinConfig, variant
 from vitlab.config.efficientnet import scaled_stages

@@ -15,9 +15,8 @@ from starlette.routing import Route
 
 from tests.inference import small
 from tests.serving.small import Reply, ask, form, photo, serving
-from vitlab.serving.app import create_app
+from vitlab.serving.app import OPTIONS, create_app
 from vitlab.serving.config import ServeConfig
-from vitlab.serving.openapi import OPTIONS
 from vitlab.serving.refusals import CODES
 from vitlab.serving.server import Server
 

@@ -13,7 +13,7 @@ from PIL import Image
 from vitlab.cli.main import main
 from vitlab.interpretation.drawing import Style
 from vitlab.models.vit import patchify
-from vitlab.studies import explained, paper, sequences, words
+from vitlab.studies import explained, paper
 from vitlab.studies.explained import Explained
 
 LIVE = [item for item in paper.ITEMS if item.live]
@@ -77,7 +77,7 @@ def test_a_cnn_depends_on_nearer_pixels_than_a_vit_and_only_a_vit_attends(tmp_pa
 
 
 def test_the_gradient_vanishes_in_an_rnn_faster_than_in_an_lstm_and_not_in_attention(tmp_path: Path) -> None:
-    found = sequences.gradients_through_time(length=40, width=16, seeds=1)
+    found = explained.gradients_through_time(length=40, width=16, seeds=1)
     last: Any = dict(found.rows[-1][1])
     assert 0 < last["RNN"] < 0.1 * last["LSTM"]
     assert last["LSTM"] < 0.1 < last["attention"] < 10
@@ -86,7 +86,7 @@ def test_the_gradient_vanishes_in_an_rnn_faster_than_in_an_lstm_and_not_in_atten
 
 def test_time_is_measured_for_each_length_and_number_of_cores_and_the_threads_are_restored(tmp_path: Path) -> None:
     before = torch.get_num_threads()
-    found = sequences.sequence_length(lengths=(4, 8), cores=(1, 2), width=16, repeats=1)
+    found = explained.sequence_length(lengths=(4, 8), cores=(1, 2), width=16, repeats=1)
     assert torch.get_num_threads() == before
     for (about, row), length in zip(found.rows, (4, 8), strict=True):
         assert about["tokens"] == str(length)
@@ -96,18 +96,18 @@ def test_time_is_measured_for_each_length_and_number_of_cores_and_the_threads_ar
 
 
 def test_sentences_of_the_talk_are_held_out_with_their_pair_of_nouns() -> None:
-    train, test = words.sentences()
-    spoken = {tuple(words._numbers(sentence)) for sentence in words.SENTENCES}
+    train, test = explained.sentences()
+    spoken = {tuple(explained._numbers(sentence)) for sentence in explained.SENTENCES}
     assert spoken <= set(map(tuple, test.words_BN.tolist()))
     pairs = {(row[1], row[5]) for row in train.words_BN.tolist()}
     assert not pairs & {(row[1], row[5]) for row in test.words_BN.tolist()}
     meant = {tuple(row): int(answer) for row, answer in zip(test.words_BN.tolist(), test.meant_B, strict=True)}
-    tired, wide = (meant[tuple(words._numbers(sentence))] for sentence in words.SENTENCES)
-    assert (words._WORDS[tired], words._WORDS[wide]) == ("animal", "street")
+    tired, wide = (meant[tuple(explained._numbers(sentence))] for sentence in explained.SENTENCES)
+    assert (explained._WORDS[tired], explained._WORDS[wide]) == ("animal", "street")
 
 
 def test_the_words_experiment_measures_what_it_attends_to(tmp_path: Path) -> None:
-    found = words.words(steps=4)
+    found = explained.words(steps=4)
     assert len(found.rows) == 2
     for _, row in found.rows:
         assert all(0 <= (value or 0) <= 1 for value in row.values())
@@ -115,7 +115,7 @@ def test_the_words_experiment_measures_what_it_attends_to(tmp_path: Path) -> Non
 
 
 def small(progress: object) -> Explained:
-    return sequences.gradients_through_time(length=12, width=8, seeds=1)
+    return explained.gradients_through_time(length=12, width=8, seeds=1)
 
 
 @pytest.mark.parametrize("item", LIVE, ids=lambda item: item.name)

@@ -1,14 +1,18 @@
-"""What the command line writes: results to stdout; errors, hints, notes and progress to stderr, each on one line."""
+"""What the command line writes: results to stdout; errors, hints, notes and progress to stderr, each on one line; help texts.
+
+Imports no argument parser, so that `vitlab --help` is fast.
+"""
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -16,6 +20,9 @@ from vitlab.errors import VitlabError
 from vitlab.io.display import json_text
 from vitlab.io.progress import ProgressCallback
 from vitlab.io.text import printable
+
+NAMES = {"start": "from", "given": "from", "target": "class"}
+"""Parameters whose option has another name: `from` and `class` are words of Python."""
 
 _LINE_EVERY = 10.0  # seconds between two lines of progress without a terminal
 _STALE = 2.0  # seconds after which a bar that does not move makes room for another
@@ -54,7 +61,6 @@ _PARAMETER = re.compile(r"`([a-z][a-z_0-9]*)(?:=([^`\s]+))?`")
 
 def as_options(text: str) -> str:
     """A message of a function with its `parameters` as options: `overwrite=True` is --overwrite, `to=native` is --to native."""
-    from vitlab.cli.options import NAMES
 
     def option(found: re.Match[str]) -> str:
         value = "" if found[2] in (None, "True") else f" {found[2]}"
@@ -188,3 +194,31 @@ def _discard(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+# --- help texts, from the docstrings of `vitlab.api` --------------------------------------------------------------------------
+
+
+def description(function: Callable[..., Any]) -> str:
+    """What a verb does: the docstring without its arguments and what is returned."""
+    text = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:")[0]
+    return "\n\n".join(part for part in text.strip().split("\n\n") if not part.startswith("Returns"))
+
+
+def summary(function: Callable[..., Any]) -> str:
+    """The first sentence, up to a colon, for a list of verbs."""
+    first = description(function).split("\n\n")[0].replace("\n", " ")
+    return re.split(r"(?<=[a-z)])[.:] ", first, maxsplit=1)[0].rstrip(".")
+
+
+def arguments(function: Callable[..., Any]) -> dict[str, tuple[str, str | None]]:
+    """Parameter -> its text, and its default if the text ends in `(default: ...)`."""
+    section = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:\n")[2]
+    found: dict[str, tuple[str, str | None]] = {}
+    for entry in re.split(r"\n(?= {4}\w)", section):
+        name, colon, text = entry.strip().partition(":")
+        if colon:
+            text = " ".join(text.split())
+            match = re.fullmatch(r"(.*?) ?\(default: (.*)\)", text)
+            found[name] = (match[1], match[2]) if match else (text, None)
+    return found

@@ -15,7 +15,6 @@ from typing import Any
 
 from vitlab import __version__, api
 from vitlab.cli import console
-from vitlab.cli.docstrings import summary
 from vitlab.errors import OutOfMemoryError, UsageError, VitlabError, did_you_mean
 from vitlab.io.memory import is_out_of_memory
 
@@ -188,7 +187,9 @@ def _to_stdout(arguments: dict[str, Any], as_json: bool) -> None:
 
 
 def _help(group: str | None = None) -> str:
-    chosen = {verb.removeprefix(f"{group} "): summary(run) for verb, run in VERBS.items() if verb.partition(" ")[1] == "" or group}
+    chosen = {
+        verb.removeprefix(f"{group} "): console.summary(run) for verb, run in VERBS.items() if verb.partition(" ")[1] == "" or group
+    }
     if group is not None:
         chosen = {verb: text for verb, text in chosen.items() if f"{group} {verb}" in VERBS}
         head = [f"usage: vitlab {group} VERB ...", "", f"{GROUPS[group]}."]

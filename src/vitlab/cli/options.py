@@ -23,7 +23,8 @@ import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from vitlab import api
-from vitlab.cli import docstrings
+from vitlab.cli import console
+from vitlab.cli.console import NAMES
 from vitlab.config import data, renamed
 from vitlab.config.grid_detector import DetectorKind
 from vitlab.config.model import Task
@@ -35,9 +36,6 @@ from vitlab.interpretation import config as interpretation
 from vitlab.io.address import is_address
 from vitlab.recipes.table import RECIPES
 from vitlab.studies.config import PseudoLabels
-
-NAMES = {"start": "from", "given": "from", "target": "class"}
-"""Parameters whose option has another name: `from` and `class` are words of Python."""
 
 NOT_OPTIONS = ("progress",)
 
@@ -325,7 +323,7 @@ def _arguments(function: Callable[..., Any]) -> type:
         ("json", Annotated[bool, tyro.conf.arg(name="json", help="print JSON", help_behavior_hint="")], field(default=False))
     )
     made = make_dataclass(function.__name__, fields, kw_only=True)
-    made.__doc__ = docstrings.description(function)
+    made.__doc__ = console.description(function)
     return made
 
 
@@ -365,10 +363,10 @@ def documentation(function: Callable[..., Any]) -> dict[str, tuple[str, str | No
     """
     known = inspect.signature(function).parameters
     first, second = (api.finetune, api.predict) if "lr" in known else (api.predict, api.finetune)
-    found = {**docstrings.arguments(second), **docstrings.arguments(first)}
+    found = {**console.arguments(second), **console.arguments(first)}
     if "transfer" in known:
-        found |= docstrings.arguments(api.study_scaling)
-    found |= docstrings.arguments(function)
+        found |= console.arguments(api.study_scaling)
+    found |= console.arguments(function)
     return {one.name: found[one.name] for one in parameters(function)}
 
 

@@ -22,7 +22,7 @@ from vitlab.inference.detections import DetectedImage, Detector
 from vitlab.inference.results import Unreadable
 from vitlab.io.display import Block, Displayed
 from vitlab.io.progress import ProgressCallback, silent
-from vitlab.objective.average_precision import AveragePrecision, DetectionScores, FoundBoxes, WantedBoxes, box_iou
+from vitlab.objective.metrics import AveragePrecision, DetectionScores, FoundBoxes, WantedBoxes, box_iou
 
 LEAST = 0.01
 """Score below which a found object is not evaluated: it could only follow all others."""
@@ -33,7 +33,7 @@ _MOST_RESAMPLED = 2_000_000  # found objects; beyond, no interval is computed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageScore:
+class BoxScore:
     """How well the objects of one image were found: the mean, over its objects, of the IoU with the best found box of the class.
 
     An object that is not found counts 0, and so does each false box with a score above 0.5; `iou` is 1 for an image without
@@ -61,7 +61,7 @@ class DetectionEvaluation(Displayed):
     precision: AveragePrecision
     by_size: dict[str, float]
     objects: tuple[int, ...]
-    images: tuple[ImageScore, ...]
+    images: tuple[BoxScore, ...]
     interval: tuple[float, float] | None
     failures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ def evaluate_detection(
     code_of_C = np.array(align_labels(dataset.labels, detector.labels, reorder=subset), np.int64)
     number_of = {label: number for number, label in enumerate(detector.labels)}
     scores = DetectionScores(len(detector.labels), sizes=("small", "medium", "large"))
-    each: list[ImageScore] = []
+    each: list[BoxScore] = []
     failures: list[str] = []
     progress("detecting", 0, len(dataset))
     for index, found in enumerate(detector.stream(named_images(dataset))):
@@ -216,7 +216,7 @@ def _wanted(boxes: ImageBoxes, size: tuple[int, int], code_of_C: NDArray[np.int6
     )
 
 
-def _image_score(index: int, name: str, found: FoundBoxes, wanted: WantedBoxes) -> ImageScore:
+def _image_score(index: int, name: str, found: FoundBoxes, wanted: WantedBoxes) -> BoxScore:
     counted_M = ~wanted.ignored_M
     iou_DM = box_iou(found.corners_D4, wanted.corners_M4) * (found.codes_D[:, None] == wanted.codes_M[None])
     sure_D = found.scores_D > 0.5
@@ -224,7 +224,7 @@ def _image_score(index: int, name: str, found: FoundBoxes, wanted: WantedBoxes) 
     false = int((sure_D & (iou_DM.max(1, initial=0.0) < 0.5)).sum())
     total = int(counted_M.sum()) + false
     iou = float(best_M.sum() / total) if total else 1.0
-    return ImageScore(index=index, name=name, wanted=int(counted_M.sum()), found=int(sure_D.sum()), iou=iou)
+    return BoxScore(index=index, name=name, wanted=int(counted_M.sum()), found=int(sure_D.sum()), iou=iou)
 
 
 def _interval(scores: DetectionScores) -> tuple[float, float] | None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.evaluation import EvaluateConfig, ProbeConfig
 from vitlab.data.dataset import SPLITS, UNDECLARED, Dataset, ImageDataset
-from vitlab.data.quality.summary import DataCheck
+from vitlab.data.quality.check import DataCheck
 from vitlab.errors import DataError
 from vitlab.evaluation.evaluation import name_in
 from vitlab.evaluation.features import Features, FeatureStore, extract_features, model_key

@@ -22,7 +22,7 @@ from vitlab.inference.results import Unreadable
 from vitlab.inference.segmentation import MaskPrediction, SegmentPredictor
 from vitlab.io.display import Block, Displayed
 from vitlab.io.progress import ProgressCallback, silent
-from vitlab.objective.segmentation import (
+from vitlab.objective.metrics import (
     BoundaryCounts,
     boundary_counts,
     iou_by_class,
@@ -36,7 +36,7 @@ _MOST_RESAMPLED = 50_000_000  # numbers of all images' confusion matrices; beyon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageScore:
+class MaskScore:
     """How well one image was segmented: the mean IoU of the classes in its mask or prediction, and the accuracy of its pixels.
 
     Both are nan for an image without a pixel that counts.
@@ -61,7 +61,7 @@ class SegmentationEvaluation(Displayed):
     labels: tuple[str, ...]
     confusion_CC: NDArray[np.int64]
     boundary: BoundaryCounts
-    images: tuple[ImageScore, ...]
+    images: tuple[MaskScore, ...]
     interval: tuple[float, float] | None
     failures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ def evaluate_segmentation(
     code_of[: len(dataset.labels)] = align_labels(dataset.labels, predictor.labels, reorder=subset)
     classes = len(predictor.labels)
     total_CC, boundary = np.zeros((classes, classes), np.int64), BoundaryCounts.none(classes)
-    scores: list[ImageScore] = []
+    scores: list[MaskScore] = []
     each: list[NDArray[np.int64]] = []
     failures: list[str] = []
     for index, found in enumerate(predictor.stream(named_images(dataset), total=len(dataset), progress=progress)):
@@ -184,7 +184,7 @@ def evaluate_segmentation(
         each.append(confusion_CC)
         pixels = int(confusion_CC.sum())
         accuracy = float(np.diag(confusion_CC).sum() / pixels) if pixels else float("nan")
-        scores.append(ImageScore(index=index, name=found.name, iou=mean_iou(confusion_CC), accuracy=accuracy))
+        scores.append(MaskScore(index=index, name=found.name, iou=mean_iou(confusion_CC), accuracy=accuracy))
     if not scores:
         raise DataError(f"none of {len(failures):,} images could be read; the first: {failures[0]}")
     return SegmentationEvaluation(

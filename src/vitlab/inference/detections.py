@@ -29,8 +29,8 @@ from vitlab.checkpoints import Checkpoint, load
 from vitlab.checkpoints.native import tensors_digest
 from vitlab.config.data import DecodeLimits, is_detector, named_classes
 from vitlab.config.serialize import to_text
-from vitlab.data.boxes import preprocess_frame
 from vitlab.data.decode import decode, fit_channels
+from vitlab.data.dense import preprocess_frame
 from vitlab.data.quality.fonts import drawable, font_for
 from vitlab.data.transforms import EvaluationTransform, preprocess
 from vitlab.errors import CheckpointError, ConfigError, DataError, at_least, fraction
@@ -44,8 +44,8 @@ from vitlab.io.names import printable
 from vitlab.io.prefetch import prefetched
 from vitlab.models.device import resolve_device
 from vitlab.models.objects import as_objects, class_scores, of_tokens
-from vitlab.objective.average_precision import FoundBoxes
-from vitlab.objective.detection import suppress
+from vitlab.objective.losses import iou_and_giou
+from vitlab.objective.metrics import FoundBoxes
 
 _SHOWN = 20  # images that DetectedImages shows
 _WHOLE = ("fit", "squash", "pad")  # ways of resizing that show the whole image
@@ -167,6 +167,22 @@ def best_objects(objects_NX: torch.Tensor, *, tokens: bool, least: float) -> Fou
         scores_D=score_N[kept].double().cpu().numpy(),
         codes_D=code_N[kept].cpu().numpy(),
     )
+
+
+def suppress(corners_N4: torch.Tensor, scores_N: torch.Tensor, codes_N: torch.Tensor, *, overlap: float) -> torch.Tensor:
+    """Non-maximum suppression: the numbers of the boxes to keep, best first.
+
+    A box is dropped if its IoU with a better box of its class that is kept is above `overlap`. Instead of one box after the other,
+    all are compared at once with those that are still kept, until nothing changes: the same result (Zheng et al. 2020).
+    """
+    order_N = scores_N.argsort(descending=True, stable=True)
+    corners_N4, codes_N = corners_N4[order_N], codes_N[order_N]
+    iou_NN, _ = iou_and_giou(corners_N4[:, None], corners_N4[None])
+    drops_NN = ((iou_NN > overlap) & (codes_N[:, None] == codes_N[None])).triu(1)  # row: the better box
+    kept_N = torch.ones_like(codes_N, dtype=torch.bool)
+    while not torch.equal(now_N := ~(drops_NN & kept_N[:, None]).any(0), kept_N):
+        kept_N = now_N
+    return order_N[kept_N]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,8 +39,7 @@ from vitlab.config.data import Preprocess
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, choice
 from vitlab.models.families import Model
-from vitlab.models.mlp_variants import gelu
-from vitlab.models.norms import AnyNorm
+from vitlab.models.mlp_variants import AnyNorm, gelu
 from vitlab.models.position import Rotation
 from vitlab.models.resnet import StandardisedConv, convolved, standardise
 from vitlab.models.segmenter import Segmenter

@@ -41,10 +41,9 @@ from vitlab.interpretation.attention import (
 )
 from vitlab.interpretation.config import OF_THE_WEIGHTS, FigureName, InspectConfig
 from vitlab.interpretation.drawing import Style, draw_distance, draw_filters, draw_positions, draw_sheet
-from vitlab.interpretation.features import principal_components, token_pca
+from vitlab.interpretation.features import principal_components, receptive_fields, token_pca
 from vitlab.interpretation.occlusion import WINDOW, occlusion
 from vitlab.interpretation.paint import Pixels, feature_maps, field_pixels, overlay
-from vitlab.interpretation.receptive import receptive_fields
 from vitlab.interpretation.weights import first_filters, meets_pixels_by, position_similarity, principal_filters
 from vitlab.io.atomic import cannot_write, write_bytes
 from vitlab.io.display import Block, Displayed

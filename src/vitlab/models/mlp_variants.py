@@ -1,4 +1,4 @@
-"""MLPs beyond the paper's: the kinds of GELU, SwiGLU (Shazeer 2020), and a norm inside (EVA-02, BEiT-3).
+"""MLPs beyond the paper's: the kinds of GELU, SwiGLU (Shazeer 2020), a norm inside (EVA-02, BEiT-3); and the norms of a ViT.
 
 Axes: B batch, N tokens, D width, M hidden width.
 """
@@ -10,7 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitlab.config.vit import Gelu, ViTConfig
-from vitlab.models.norms import make_norm
+
+AnyNorm = nn.LayerNorm | nn.RMSNorm
+
+
+def make_norm(config: ViTConfig, width: int | None = None) -> AnyNorm:
+    """The norm that the config asks for, of its width or another."""
+    kind = nn.LayerNorm if config.norm.kind == "layer" else nn.RMSNorm
+    return kind(width or config.width, eps=config.numerics.norm_eps)
 
 
 def gelu(x: Tensor, kind: Gelu) -> Tensor:

@@ -13,7 +13,7 @@ from vitlab.config.scaling import common_size
 from vitlab.config.train import PatchSizes
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, did_you_mean
-from vitlab.recipes.detect import detect_folder
+from vitlab.recipes.dense import detect_folder, segment_folder
 from vitlab.recipes.own import finetune_folder, quickstart, quickstart_finetune, small_data
 from vitlab.recipes.paper import (
     augreg_i1k,
@@ -32,7 +32,6 @@ from vitlab.recipes.paper import (
     s16_i1k,
 )
 from vitlab.recipes.rules import for_channels, with_patch_size
-from vitlab.recipes.segment import segment_folder
 
 RECIPES: dict[str, Callable[[RunFacts, Overrides], RunConfig]] = {
     "quickstart": quickstart,

@@ -44,9 +44,8 @@ from vitlab.reports.content import (
     percent,
     summary,
 )
-from vitlab.reports.detection import detection_report
+from vitlab.reports.dense import detection_report, segmentation_report
 from vitlab.reports.run import data_card, evaluate_run, read_run, run_cost, versions
-from vitlab.reports.segmentation import segmentation_report
 
 _NAMES = {
     "summary": "Summary",

@@ -29,7 +29,7 @@ CODES: dict[str, tuple[int, str]] = {
     "no_memory": (503, "the server has no memory left for this request: ask again after Retry-After seconds"),
     "too_late": (504, "the answer was not ready in time"),
 }
-"""Code -> status and meaning; nothing else is ever refused. `openapi.py` lists them."""
+"""Code -> status and meaning; nothing else is ever refused. `/openapi.json` lists them."""
 
 RETRY_AFTER = 1
 """Seconds after which a refused client may ask again: the queue takes about as long."""

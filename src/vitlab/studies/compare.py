@@ -14,20 +14,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vitlab.config.model import ModelConfig
+from vitlab.config.model import ModelConfig, variant
 from vitlab.config.published import Published, published
 from vitlab.config.serialize import from_text, to_text
-from vitlab.errors import ConfigError, at_least
+from vitlab.errors import ConfigError, DataError, at_least
 from vitlab.interpretation.drawing import Axis, Line, Style, draw_lines, form_of
+from vitlab.io.display import Table
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.models.cost import Cost, cost
 from vitlab.models.families import build
 from vitlab.models.vit import ViT
+
+if TYPE_CHECKING:  # the child processes that measure memory import little
+    from vitlab.studies.study import Notify
 
 _COST = Axis(name="GMACs of one image", log=True)
 _STATUS = Path("/proc/self/status")
@@ -264,3 +269,145 @@ def _family(row: ComparedModel) -> str:
     """The beginning of a model's name and its image size: one line holds models of one image size."""
     words = row.name.split("-")[0].split("+")
     return f"{'hybrid' if len(words) > 1 else words[0]} {row.image_size[0]} px"
+
+
+# --- as a table ---------------------------------------------------------------------------------------------------------------
+
+# "Transformers or CNNs?": the two families at both sizes.
+_COMPARED = ("Swin-T", "ConvNeXt-T", "Swin-S", "ConvNeXt-S", "Swin-B", "ConvNeXt-B", "Swin-L", "ConvNeXt-L", "ConvNeXt-XL")
+_SIZES = ((224, 224), (384, 384))
+
+
+def _draw(path: Path, image: bytes, notify: Notify) -> None:
+    path.write_bytes(image)
+    notify(f"plot: {path}")
+
+
+def compare_models(
+    models: tuple[str, ...],
+    *,
+    sizes: tuple[tuple[int, int], ...] | None,
+    speed: bool,
+    batch_size: int,
+    rounds: int,
+    checkpoints: tuple[str, ...] | None,
+    data: str | None,
+    plot: Path | None,
+    notify: Notify,
+    progress: ProgressCallback,
+) -> Table:
+    """One row a model and image size; checkpoints are evaluated on the data."""
+    configs = [] if not models and checkpoints is not None else _configs(models, sizes, notify)
+    rows = compared_models(configs) if configs else []
+    if checkpoints is not None and data is not None:
+        rows += _evaluated(checkpoints, data, notify, progress)
+    if speed:
+        found = measure_speed([row.config for row in rows], batch=batch_size, rounds=rounds, progress=progress)
+        taken = measure_memory([row.config for row in rows], progress=progress)
+        rows = [replace(row, speed=measured, peak=peak) for row, measured, peak in zip(rows, found, taken, strict=True)]
+    pairs = speed_ratios(rows)
+    _explain(rows, pairs, notify)
+    if plot is not None:
+        _draw(plot, draw_compared(rows, plot), notify)
+    numbers = {"models": [_compared_json(row) for row in rows], "against": [_against_json(pair) for pair in pairs]}
+    return Table([_compared_row(row, measured=checkpoints is not None) for row in rows], data=numbers)
+
+
+def _configs(models: tuple[str, ...], sizes: tuple[tuple[int, int], ...] | None, notify: Notify) -> list[ModelConfig]:
+    found = list[ModelConfig]()
+    for size in sizes or ((None,) if models else _SIZES):
+        for name in models or _COMPARED:
+            try:
+                found.append(variant(name, image_size=size))
+            except ConfigError as error:
+                if size is None or "multiple of the patch" not in error.message:
+                    raise
+                notify(f"left out: {name} at {size[0]}x{size[1]}: {error.message}")
+    return found
+
+
+def _evaluated(paths: Sequence[str], data: str, notify: Notify, progress: ProgressCallback) -> list[ComparedModel]:
+    """Checkpoints as rows, their accuracy measured on every image of the data."""
+    from vitlab.checkpoints import load
+    from vitlab.evaluation.classification import Classification
+    from vitlab.evaluation.evaluation import evaluate, open_split
+    from vitlab.evaluation.label_mapping import match_by_name
+
+    rows = []
+    for path in paths:
+        checkpoint = load(path)
+        dataset, notes = open_split(data, None, checkpoint)
+        for line in notes:
+            notify(f"note: {line}")
+        targets = match_by_name(dataset.labels, checkpoint.labels, classes=checkpoint.config.num_classes, subset=True)
+        result = evaluate(checkpoint, dataset, targets, progress=progress).result
+        if not isinstance(result, Classification):
+            raise DataError(f"{data}: models are compared on images of one class each")
+        row = compared_models([checkpoint.config])[0]
+        rows.append(replace(row, name=f"{path} ({row.name})", published=(), measured=100 * result.top1.value))
+    return rows
+
+
+def _compared_row(row: ComparedModel, *, measured: bool) -> dict[str, Any]:
+    height, width = row.image_size
+    shown: dict[str, Any] = {
+        "model": row.name,
+        "pixels": f"{height}" if height == width else f"{height}x{width}",
+        "parameters": f"{row.cost.parameters / 1e6:.2f} M",
+        "GMACs": f"{row.gmacs:.1f}" if row.gmacs >= 1 else f"{row.gmacs:.2f}",
+        "activations": f"{row.cost.activations / 1e6:.1f} M",
+        "memory": f"{row.memory / 1e6:,.0f} MB",
+    }
+    if row.peak is not None:
+        shown["measured"] = "-" if row.peak.bytes is None else f"{row.peak.bytes / 1e6:,.0f} MB"
+    if row.speed is not None:
+        shown["images/s"] = f"{row.speed.median:.1f} ({row.speed.low:.1f} to {row.speed.high:.1f})"
+    if measured:
+        shown["measured top-1"] = "-" if row.measured is None else f"{row.measured:.2f} %"
+    shown["published top-1, trained on"] = "; ".join(f"{quoted.top1:g} % {quoted.trained_on}" for quoted in row.published) or "-"
+    return shown
+
+
+def _compared_json(row: ComparedModel) -> dict[str, Any]:
+    measured = row.speed
+    return {
+        "model": row.name,
+        "variant": row.config.name,
+        "image_size": list(row.image_size),
+        "parameters": row.cost.parameters,
+        "macs": row.cost.macs,
+        "activations": row.cost.activations,
+        "memory_bytes": row.memory,
+        "measured_memory_bytes": None if row.peak is None else row.peak.bytes,
+        "measured_top1": row.measured,
+        "published": [
+            {
+                "top1": quoted.top1,
+                "trained_on": quoted.trained_on,
+                "source": quoted.source,
+                "gmacs": quoted.gmacs,
+                "images_per_sec_v100": quoted.images_per_sec,
+                "images_per_sec_a100": quoted.images_per_sec_a100,
+            }
+            for quoted in row.published
+        ],
+        "images_per_sec": None
+        if measured is None
+        else {"median": measured.median, "low": measured.low, "high": measured.high, "batch_size": measured.batch},
+    }
+
+
+def _against_json(pair: SpeedRatio) -> dict[str, Any]:
+    return {"first": pair.first, "second": pair.second, "here": pair.here, "published": pair.there, "sentence": pair.sentence}
+
+
+def _explain(rows: Sequence[ComparedModel], pairs: Sequence[SpeedRatio], notify: Notify) -> None:
+    """Sources, and how speeds relate here and where they were published."""
+    for source in dict.fromkeys(quoted.source for row in rows for quoted in row.published):
+        notify(f"source: {source}")
+    for why in dict.fromkeys(row.peak.why for row in rows if row.peak is not None and row.peak.bytes is None):
+        notify(f"note: memory is not measured: {why}")
+    for pair in pairs:
+        notify(f"speed: {pair.sentence}")
+    if pairs:
+        notify("note: speeds on a V100 GPU are those of the ConvNeXt paper, Table 1, which measured both families alike")

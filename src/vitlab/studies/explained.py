@@ -1,15 +1,23 @@
-"""What the talks explain about vision: shifts, shuffled patches, positions, receptive fields. Small experiments, run when asked.
+"""What the talks explain: shifts, shuffled patches, positions and receptive fields of vision; gradients through time and time
+against length and cores, of LSTM and attention; attention between words. Small experiments, run when asked.
 
-Each returns `Explained`: rows of numbers, a sentence that says what they show, and a drawing. The experiments on sequences are in
-`vitlab.studies.sequences`, the one on words in `vitlab.studies.words`.
+Each returns `Explained`: rows of numbers, a sentence that says what they show, and a drawing.
 
-Axes: B batch, C channels or classes, H height, W width, N tokens, D width, G x J patches down and across.
+Of words: in "The animal didn't cross the street because it was too tired", what does "it" attend to? A Transformer of two layers,
+made of the blocks of `vitlab.models.vit`, learns in less than a minute to say what "it" means. The sentences are made from lists of
+words: an adjective that only animals have, or only places, decides. The talk's two sentences are never trained on, nor any other
+sentence with their two nouns together.
+
+Axes: B batch, C channels or classes, H height or heads, W width, N tokens or words, D width, G x J patches down and across, V
+vocabulary.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,9 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitlab.config.model import variant
+from vitlab.config.model import ModelConfig, variant
+from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.vit import Position, ViTConfig
 from vitlab.data.digits import open_digits
+from vitlab.inference.backends import evaluating
 from vitlab.interpretation.attention import Floats, attention_distance
 from vitlab.interpretation.drawing import (
     COLOURS,
@@ -38,14 +48,17 @@ from vitlab.interpretation.drawing import (
     tint,
     written,
 )
+from vitlab.interpretation.features import field_distance, receptive_fields
 from vitlab.interpretation.paint import field_pixels, position_tiles
-from vitlab.interpretation.receptive import field_distance, receptive_fields
 from vitlab.interpretation.weights import position_similarity
 from vitlab.io.progress import ProgressCallback, silent
-from vitlab.models import build
+from vitlab.models import Record, build
+from vitlab.models.attention_variants import AttentionContext
+from vitlab.models.cost import cost
 from vitlab.models.families import Model
 from vitlab.models.position import resize_grid
-from vitlab.models.vit import ViT, patchify
+from vitlab.models.vit import Block, ViT, patchify
+from vitlab.training.plan import this_machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -438,3 +451,310 @@ def _draw_fields(
         text.set_color(INK[style.theme])
     top.suptitle("Which pixels the middle of the image depends on, randomly initialised", color=INK[style.theme], fontsize=10)
     return written(figure, style)
+
+
+# --- sequences: images one patch high, read by an RNN, an LSTM, and a ViT without a class token -------------------------------
+
+_HIGH = 4
+
+
+def _models(length: int, width: int, depth: int) -> dict[str, ModelConfig]:
+    """An RNN, an LSTM and a ViT of one width and depth that read `length` patches in a row."""
+    size, patch = (_HIGH, _HIGH * length), (_HIGH, _HIGH)
+    attention = ViTConfig(
+        width=width, depth=depth, heads=4, mlp_width=4 * width, patch_size=patch, image_size=size, num_classes=0, class_token=False,
+        pool="mean",
+    )  # fmt: skip
+    recurrent = RecurrentConfig(cell="rnn", width=width, depth=depth, patch_size=patch, image_size=size, num_classes=0)
+    lstm = RecurrentConfig(cell="lstm", width=width, depth=depth, patch_size=patch, image_size=size, num_classes=0)
+    return {"RNN": recurrent, "LSTM": lstm, "attention": attention}
+
+
+def _last_token(model: nn.Module, images_BCHW: Tensor) -> Tensor:
+    """The last layer's output for the last patch, (B, D)."""
+    record = Record(layers=[-1], attention=False, tokens=True)
+    if isinstance(model, ViT):
+        model.encode_images(images_BCHW, record)
+    else:
+        model.features(images_BCHW, record)  # type: ignore[operator]
+    return record.tokens_BND[0][:, -1]
+
+
+def gradients_through_time(progress: ProgressCallback = silent, *, length: int = 128, width: int = 64, seeds: int = 3) -> Explained:
+    """The gradient of the last output with respect to each input of a sequence, in one layer, randomly initialised."""
+    sizes = dict[str, Tensor]()
+    for number, name in enumerate(_models(length, width, 1)):
+        progress(f"gradients of {name}", number, 3)
+        total_N = torch.zeros(length, dtype=torch.float64)
+        for seed in range(seeds):
+            model = build(_models(length, width, 1)[name], seed=seed).double()
+            generator = torch.Generator().manual_seed(seed)
+            images_BCHW = torch.randn(8, 3, _HIGH, _HIGH * length, generator=generator).double().requires_grad_()
+            signs_D = torch.randint(0, 2, (width,), generator=generator) * 2.0 - 1
+            with evaluating(model), torch.enable_grad():
+                (gradient_BCHW,) = torch.autograd.grad((_last_token(model, images_BCHW) * signs_D).sum(), images_BCHW)
+            total_N += gradient_BCHW.reshape(8, 3, _HIGH, length, _HIGH).square().sum((1, 2, 4)).sqrt().mean(0)
+        sizes[name] = total_N.flip(0) / total_N[-2]  # from the last input back, the last but one is 1
+    back = sorted({1, 2, 4, 8, 16, 32, 64, length - 1} & set(range(length)))
+    rows = tuple(
+        ({"steps back": str(steps)}, {name: float(f"{float(found_N[steps]):.3g}") for name, found_N in sizes.items()})
+        for steps in back
+    )
+    first = ", ".join(f"{name} {float(found_N[-1]):.1e}" for name, found_N in sizes.items())
+    finding = f"the first of {length} inputs gets of the gradient, if the last but one gets 1: {first}"
+
+    def draw(style: Style) -> bytes:
+        lines = [Line(name=name, x=range(1, length, 3), y=found_N[1::3].tolist()) for name, found_N in sizes.items()]
+        return draw_lines(
+            lines, Axis(name="steps back from the last input"), Axis(name="gradient, that one step back is 1", log=True), style,
+            title="How much of the gradient reaches an earlier input",
+        )  # fmt: skip
+
+    return Explained(rows=rows, finding=finding, draw=draw)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timed:
+    name: str
+    length: int
+    threads: int
+    seconds: float
+
+
+def sequence_length(
+    progress: ProgressCallback = silent,
+    *,
+    lengths: Sequence[int] = (32, 64, 128, 256, 512, 1024),
+    cores: Sequence[int] | None = None,
+    width: int = 128,
+    repeats: int = 5,
+) -> Explained:
+    """Time of a training step (forward and backward) on one sequence, by its length and the number of cores, measured now.
+
+    The least of several tries counts: other programs only make it longer.
+    """
+    before, most = torch.get_num_threads(), this_machine().cores
+    chosen = sorted({1, most, *(1 << power for power in range(most.bit_length()))}) if cores is None else list(cores)
+    timed = list[_Timed]()
+    try:
+        for number, length in enumerate(lengths):
+            progress(f"timing sequences of {length}", number, len(lengths))
+            models = {name: build(config, seed=0).train() for name, config in _models(length, width, 2).items() if name != "RNN"}
+            images_BCHW = torch.randn(1, 3, _HIGH, _HIGH * length, generator=torch.Generator().manual_seed(0))
+            spent = {(name, threads): list[float]() for threads in chosen for name in models}
+            for _ in range(repeats + 1):  # in turn, so that other load meets all; the first round warms up
+                for name, threads in spent:
+                    torch.set_num_threads(threads)
+                    spent[name, threads].append(_step_seconds(models[name], images_BCHW))
+            timed += [
+                _Timed(name=name, length=length, threads=threads, seconds=min(found[1:]))
+                for (name, threads), found in spent.items()
+            ]
+    finally:
+        torch.set_num_threads(before)
+    by = {(row.name, row.length, row.threads): row.seconds for row in timed}
+    names = list(dict.fromkeys(row.name for row in timed))
+    rows = tuple(
+        (
+            {"tokens": f"{length:,}"},
+            {
+                f"{name}, {threads} core{'s' * (threads > 1)}, ms": _ms(by[name, length, threads])
+                for name in names
+                for threads in chosen
+            }
+            | {f"{name}: steps in turn": length * 2 if name == "LSTM" else 2 for name in names}
+            | {f"{name}, MMACs": round(cost(_models(length, width, 2)[name]).macs / 1e6) for name in names},
+        )
+        for length in lengths
+    )
+    longest = lengths[-1]
+    gains = {name: by[name, longest, chosen[0]] / by[name, longest, chosen[-1]] for name in names}
+    finding = f"at {longest:,} tokens, {chosen[-1]} core{'s' * (chosen[-1] > 1)} against {chosen[0]}: " + ", ".join(
+        f"{name} {gain:.2f} times as fast" for name, gain in gains.items()
+    )
+
+    def draw(style: Style) -> bytes:
+        lines = [
+            Line(
+                name=f"{name}, {threads} core{'s' * (threads > 1)}",
+                x=lengths,
+                y=[1000 * by[name, length, threads] for length in lengths],
+                dashed=threads != chosen[0],
+                like=names.index(name),
+            )
+            for name in names
+            for threads in chosen
+        ]
+        return draw_lines(
+            lines, Axis(name="tokens", log=True, at=lengths), Axis(name="ms for a step on one sequence", log=True), style,
+            title="Time against the length of the sequence",
+        )  # fmt: skip
+
+    return Explained(rows=rows, finding=finding, draw=draw)
+
+
+def _ms(seconds: float) -> float:
+    return float(f"{1000 * seconds:.3g}")
+
+
+def _step_seconds(model: nn.Module, images_BCHW: Tensor) -> float:
+    began = time.perf_counter()
+    features_BD: Tensor = model(images_BCHW)
+    features_BD.sum().backward()  # type: ignore[no-untyped-call]
+    model.zero_grad(set_to_none=True)
+    return time.perf_counter() - began
+
+
+# --- attention between words --------------------------------------------------------------------------------------------------
+
+_ANIMALS = ("animal", "dog", "horse", "child", "hen", "sheep", "goat", "cow", "duck", "man", "woman", "boy")
+_PLACES = ("street", "road", "river", "field", "bridge", "square", "valley", "lake", "track", "yard", "canal", "park")
+_OF_ANIMALS = ("tired", "scared", "hungry", "lazy", "weak", "sick", "shy", "sleepy")
+_OF_PLACES = ("wide", "busy", "long", "crowded", "steep", "deep", "muddy", "icy")
+_VERBS = ("cross", "reach", "leave", "enter")
+_WORDS = ("The", "didn't", "the", "because", "it", "was", "too", *_ANIMALS, *_PLACES, *_OF_ANIMALS, *_OF_PLACES, *_VERBS)
+_NUMBERS = {word: number for number, word in enumerate(_WORDS)}
+_IT, _ANIMAL, _PLACE, _ADJECTIVE = 7, 1, 5, 10
+
+SENTENCES = (
+    "The animal didn't cross the street because it was too tired",
+    "The animal didn't cross the street because it was too wide",
+)
+
+
+class SentenceTransformer(nn.Module):
+    """Word and position embeddings, two blocks of a ViT, and the word that "it" means: logits over the vocabulary."""
+
+    def __init__(self, *, width: int = 48, depth: int = 2, heads: int = 4, seed: int = 0) -> None:
+        super().__init__()
+        config = ViTConfig(width=width, depth=depth, heads=heads, mlp_width=2 * width)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.words = nn.Embedding(len(_WORDS), width)
+            self.positions = nn.Parameter(0.1 * torch.randn(11, width))
+            self.blocks = nn.ModuleList(Block(config, layer) for layer in range(depth))
+            self.head = nn.Linear(width, len(_WORDS))
+
+    def forward(self, words_BN: Tensor, record: Record | None = None) -> Tensor:
+        z_BND = self.words(words_BN) + self.positions
+        if record is not None:
+            record.start(len(self.blocks))
+        for layer, block in enumerate(self.blocks):
+            z_BND = block(z_BND, AttentionContext(layer=layer, grid=(1, z_BND.shape[1]), prefix=0), record)
+        logits_BV: Tensor = self.head(F.layer_norm(z_BND[:, _IT], z_BND.shape[2:]))
+        return logits_BV
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sentences:
+    """Sentences as numbers of words, (B, N), and the word that "it" means in each."""
+
+    words_BN: Tensor
+    meant_B: Tensor
+
+
+def sentences() -> tuple[Sentences, Sentences]:
+    """Training and test sentences: a seventh of the pairs of nouns, the talk's among them, is for the test alone."""
+    train, test = list[tuple[list[int], int]](), list[tuple[list[int], int]]()
+    for (a, animal), (b, place) in product(enumerate(_ANIMALS), enumerate(_PLACES)):
+        held_out = (a + 3 * b) % 7 == 0
+        for verb, (adjectives, meant) in product(_VERBS, ((_OF_ANIMALS, animal), (_OF_PLACES, place))):
+            for adjective in adjectives:
+                made = _numbers(f"The {animal} didn't {verb} the {place} because it was too {adjective}")
+                (test if held_out else train).append((made, _NUMBERS[meant]))
+    return _stacked(train), _stacked(test)
+
+
+def _numbers(sentence: str) -> list[int]:
+    return [_NUMBERS[word] for word in sentence.split()]
+
+
+def _stacked(rows: Sequence[tuple[list[int], int]]) -> Sentences:
+    return Sentences(words_BN=torch.tensor([words for words, _ in rows]), meant_B=torch.tensor([meant for _, meant in rows]))
+
+
+def words(progress: ProgressCallback = silent, *, steps: int = 600) -> Explained:
+    """Train the small Transformer: what "it" attends to in the talk's sentences, and how often it is right on new sentences."""
+    train, test = sentences()
+    model = SentenceTransformer()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(steps):
+        progress("training a Transformer on sentences", step, steps)
+        for group in optimizer.param_groups:
+            group["lr"] = 2e-3 * (1 - step / steps)
+        chosen = torch.randint(0, len(train.meant_B), (128,), generator=generator)
+        loss = F.cross_entropy(model(train.words_BN[chosen]), train.meant_B[chosen])
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    model.eval()
+    rows, seen = [], list[Tensor]()
+    with torch.inference_mode():
+        right = 100 * float((model(test.words_BN).argmax(1) == test.meant_B).float().mean())
+        for sentence in SENTENCES:
+            record = Record()
+            logits_1V = model(torch.tensor([_numbers(sentence)]), record)
+            maps_LHN = torch.stack([attention_1HNN[0, :, _IT] for attention_1HNN in record.attention_BHNN])
+            seen.append(maps_LHN)
+            mean_N = maps_LHN[-1].mean(0)
+            rows.append(
+                (
+                    {"sentence": f"... it was too {sentence.split()[-1]}", '"it" means': _WORDS[int(logits_1V.argmax())]},
+                    {
+                        "attends to animal": round(float(mean_N[_ANIMAL]), 3),
+                        "to street": round(float(mean_N[_PLACE]), 3),
+                        "first layer, to the adjective": round(float(maps_LHN[0].mean(0)[_ADJECTIVE]), 3),
+                        "best head, to what it means": round(
+                            float(maps_LHN[-1][:, _PLACE if sentence.endswith("wide") else _ANIMAL].max()), 3
+                        ),
+                    },
+                )
+            )
+    finding = f"{right:.1f} % of {len(test.meant_B):,} sentences with pairs of nouns it never saw together are answered correctly"
+
+    def draw(style: Style) -> bytes:
+        return _draw_words(seen, style)
+
+    return Explained(rows=tuple(rows), finding=finding, draw=draw)
+
+
+def _draw_words(seen: Sequence[Tensor], style: Style) -> bytes:
+    """For each sentence and layer the words twice, and a line from "it" to each word as thick as the attention, a colour a head."""
+    layers = seen[0].shape[0]
+    figure = new_paper(1.8 * len(seen) * layers, 4.4, style)
+    panels = figure.subplots(1, len(seen) * layers, squeeze=False)[0]
+    for place, axes in enumerate(panels):
+        maps_HN = seen[place // layers][place % layers]
+        _draw_sentence(axes, SENTENCES[place // layers].split(), maps_HN, style)
+        entitle(axes, f"too {SENTENCES[place // layers].split()[-1]}: layer {place % layers}", style, size=9)
+    figure.suptitle('What "it" attends to, a colour for each head', color=INK[style.theme], fontsize=10)
+    return written(figure, style)
+
+
+def _draw_sentence(axes: Any, sentence: Sequence[str], maps_HN: Tensor, style: Style) -> None:
+    ink = INK[style.theme]
+    for number, word in enumerate(sentence):
+        asking = number == _IT
+        axes.text(
+            0.30,
+            -number,
+            word,
+            ha="right",
+            va="center",
+            fontsize=8,
+            color=ink,
+            fontweight="bold" if asking else "normal",
+            parse_math=False,
+        )
+        axes.text(0.70, -number, word, ha="left", va="center", fontsize=8, color=ink, parse_math=False)
+    heads = len(maps_HN)
+    for head, row_N in enumerate(maps_HN.tolist()):
+        for number, weight in enumerate(row_N):
+            end = -number + 0.5 * ((head + 0.5) / heads - 0.5)
+            axes.plot(
+                (0.32, 0.68), (-_IT, end), color=COLOURS[style.theme][head], linewidth=4 * weight, alpha=0.8, solid_capstyle="butt"
+            )
+    axes.set_xlim(0, 1)
+    axes.set_ylim(-len(sentence) + 0.4, 0.6)
+    axes.axis("off")

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -42,10 +43,13 @@ from vitlab.evaluation.frozen import draw
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.inference.engine import Engine
 from vitlab.io.atomic import write_bytes, write_text
+from vitlab.io.display import Table
 from vitlab.io.names import printable
+from vitlab.io.progress import ProgressCallback
 from vitlab.models.cost import cost
 from vitlab.recipes.table import recipe
 from vitlab.studies.config import NoisyStudent, NoisyStudentConfig
+from vitlab.studies.study import Notify, stop, stoppable
 from vitlab.training import train
 from vitlab.training.control import Control
 from vitlab.training.events import Event, Finished, Reason
@@ -567,3 +571,66 @@ def _check_sizes(study: NoisyStudent) -> None:
             f"the student {student.name} has {own:,} parameters and its teacher {teacher.name} {teachers:,}",
             hint="use a student as large as its teacher or larger; to train a smaller one, use distillation",
         )
+
+
+# --- as a table ---------------------------------------------------------------------------------------------------------------
+
+
+def run_noisy_student(
+    study: NoisyStudent, out: Path, *, workers: int | None, quiet: bool, notify: Notify, progress: ProgressCallback
+) -> Table:
+    """Teacher and students one after another, and what each reached."""
+    from vitlab.training.callbacks import console_callback
+    from vitlab.training.distributed import is_main_process
+
+    control = Control()
+    display = None if quiet or not is_main_process() else console_callback(sys.stderr)
+    try:
+        with stoppable(control):
+            for event in noisy_student(study, out=out, workers=workers, control=control):
+                match event:
+                    case StageStarted():
+                        where = f"round {event.round} of {event.of}" if event.round else "before round 1"
+                        notify(f"{where}: {event.what}")
+                    case Labelling():
+                        progress("labelling", event.done, event.of)
+                    case Chosen():
+                        notify(_chosen(event))
+                    case Scored():
+                        who = f"student {event.score.round}" if event.score.round else "teacher"
+                        notify(f"{who}: accuracy {100 * event.score.top1:.2f} % on {event.score.images:,} images")
+                    case Stopped():
+                        notify(f"{event.reason}: run the same command to resume")
+                        stop(control)
+                    case _ if display is not None:
+                        display.on_event(event)
+    finally:
+        if display is not None:
+            display.close()
+    found = scores(out)[: study.noisy.rounds + 1]
+    data = {"study": to_json(study), "out": str(out), "results": [to_json(score) for score in found]}
+    return Table([_score_row(score) for score in found], data=data)
+
+
+def _chosen(event: Chosen) -> str:
+    broken = f", {event.unreadable:,} could not be read" if event.unreadable else ""
+    correct = "" if event.accuracy is None else f"; {100 * event.accuracy:.1f} % of their labels are correct"
+    return (
+        f"round {event.round}: {event.taken:,} of {event.asked:,} images used, in {event.classes:,} of {event.of_classes:,}"
+        f" classes{broken}{correct}; each labelled image is repeated {event.times} times"
+    )
+
+
+def _score_row(score: Score) -> dict[str, Any]:
+    low, high = score.interval or (float("nan"), float("nan"))
+    return {
+        "model": "teacher" if score.round == 0 else f"student {score.round}",
+        "size": score.model,
+        "labelled": score.labelled,
+        "pseudo-labelled": score.pseudo,
+        "of them correct": None if score.pseudo_accuracy is None else f"{100 * score.pseudo_accuracy:.1f} %",
+        f"top-1 ({score.split})": f"{100 * score.top1:.2f} %",
+        "95 %": f"{100 * low:.1f} to {100 * high:.1f}",
+        "loss": round(score.loss, 4),
+        "calibration error": f"{100 * score.calibration_error:.1f} %",
+    }

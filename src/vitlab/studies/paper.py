@@ -984,16 +984,16 @@ ITEMS: tuple[Item, ...] = (
 
 def _experiment(name: str) -> Callable[[ProgressCallback], Explained]:
     """The experiment of a live item."""
-    from vitlab.studies import explained, sequences, words
+    from vitlab.studies import explained
 
     experiments: dict[str, Callable[[ProgressCallback], Explained]] = {
         "receptive-field": explained.receptive_field,
         "shift-equivariance": explained.shift_equivariance,
         "shuffled-patches": explained.shuffled_patches,
         "figure10": explained.positions_over_time,
-        "gradients-through-time": sequences.gradients_through_time,
-        "sequence-length": sequences.sequence_length,
-        "words": words.words,
+        "gradients-through-time": explained.gradients_through_time,
+        "sequence-length": explained.sequence_length,
+        "words": explained.words,
     }
     return experiments[name]
 

@@ -11,12 +11,12 @@ Axes: N training images, M test images, P pixels.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from vitlab.data.opening import open_dataset
 from vitlab.evaluation.frozen import draw
 from vitlab.inference.images import NamedImage
 from vitlab.io.atomic import write_bytes
+from vitlab.io.display import Facts
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.recipes.own import STROKES
 from vitlab.recipes.table import recipe
@@ -37,6 +38,7 @@ from vitlab.reports.content import Comparison, percent
 from vitlab.reports.explorer import WrittenExplorer, write_explorer
 from vitlab.reports.report import WrittenReport, write_report
 from vitlab.studies.runner import Done, Job, JobProgress, counts_of, evaluate_run, on_one_core, run_jobs
+from vitlab.studies.study import Notify, accuracy_text, stop, stoppable
 from vitlab.training.control import Control
 from vitlab.training.plan import this_machine
 
@@ -308,3 +310,61 @@ def _sentences(outcome: Outcome) -> tuple[str, ...]:
     reference = """Nearest neighbours of raw pixels are a strong reference here, as all digits have 8 x 8 pixels, one place and
         one size."""
     return tuple(" ".join(words.split()) for words in (what, gain, end, reference))
+
+
+# --- as a table ---------------------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+def run_quickstart(out: Path, budget: str, progress: ProgressCallback, notify: Notify) -> Facts:
+    """All runs of the quickstart, its table, and its report."""
+    outcome = _finished(lambda control: quickstart(out, budget=BUDGETS[budget], control=control), Outcome, progress, notify)
+    explorer = write_quickstart_explorer(outcome, out / "explorer.html", progress=progress)
+    written = write_quickstart_report(outcome, out / "report.html", explorer=explorer.path, progress=progress)
+    rows = [{"": row.name, f"accuracy with {SHOTS} labels a digit": few_cell(row)} for row in outcome.rows]
+    model = str(outcome.pretrained / "model.safetensors")
+    notify("note: report and explorer open in any browser; docs/guides/first-steps.md continues from here with your own images")
+    return Facts(
+        {
+            "rows": [_quickstart_row(row) for row in outcome.rows],
+            "gain_few": outcome.gain_few,
+            "gain_all": outcome.gain_all,
+            "letters": outcome.letters,
+            "report": str(written.path),
+            "explorer": str(explorer.path),
+            "model": model,
+            "pretrained": str(outcome.pretraining / "model.safetensors"),
+        },
+        shown=[rows, {"report": str(written.path), "explorer": str(explorer.path), "model": model}],
+    )
+
+
+def _quickstart_row(row: QuickstartRow) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "few": list(row.few),
+        "few_mean": row.few_mean,
+        "few_deviation": row.few_deviation,
+        "all": row.all,
+        "fitted": row.fitted,
+    }
+
+
+def _finished(events: Callable[[Control], Iterator[Any]], wanted: type[T], progress: ProgressCallback, notify: Notify) -> T:
+    """The last event of a study of runs side by side; their progress is reported on the way."""
+    control, result = Control(), None
+    with stoppable(control):
+        for event in events(control):
+            if isinstance(event, JobProgress):
+                progress(event.title, event.step, event.steps)
+            elif isinstance(event, Done):
+                progress(event.title, event.steps, event.steps)
+                notify(f"{event.title}: {'done before' if event.before else 'done'}{accuracy_text(event)}")
+            else:
+                result = event
+    if result is None:
+        notify("stopped: finished runs and checkpoints are kept; run the same command to resume")
+        stop(control)
+    assert isinstance(result, wanted)
+    return result

@@ -43,12 +43,11 @@ from vitlab.models.objects import TokenObjects
 from vitlab.models.packing import PackedViT
 from vitlab.models.segmenter import Segmenter
 from vitlab.models.vit import ViT
-from vitlab.training.detect import Detect, evaluation_boxes, training_boxes
+from vitlab.training.dense import Detect, Segment, evaluation_boxes, evaluation_pixels, training_boxes, training_pixels
 from vitlab.training.distributed import World, parallelise, rows_to_write
 from vitlab.training.head import FittedHead
 from vitlab.training.lora import add_lora, averaged_factors, lora_state, merged_state, restore_lora
 from vitlab.training.optim import averaging_decay, create_optimizers, freeze, optimizer_state, restore_optimizers
-from vitlab.training.segment import Segment, evaluation_pixels, training_pixels
 from vitlab.training.tasks import BothHeads, Classify, PredictMasked, Task, training_only_state
 
 

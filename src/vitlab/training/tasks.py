@@ -1,4 +1,4 @@
-"""Training tasks: classify images, learn from a teacher too, or predict masked patches; `segment.py` has segmentation.
+"""Training tasks: classify images, learn from a teacher too, or predict masked patches; `dense.py` has others.
 
 A task turns a batch of uint8 images and targets (labels or masks) into one loss per image, and evaluates. `prepare` makes all
 random choices, from the step's own generator, before the batch is split into micro-batches.
@@ -7,10 +7,11 @@ Axes: B batch, C classes, H W pixels, N patches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +20,6 @@ from torch import Tensor, nn
 from vitlab.config.data import Augment, Preprocess
 from vitlab.config.train import Distill, Masked, TrainConfig
 from vitlab.data.batch import Batch
-from vitlab.data.mix import mix
 from vitlab.data.native import grids_of
 from vitlab.data.sampler import Share
 from vitlab.data.transforms import normalise
@@ -220,3 +220,79 @@ def training_only_state(model: nn.Module) -> dict[str, Tensor]:
     if not isinstance(model, MaskedViT):
         return {}
     return {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("vit.")}
+
+
+# --- mixup and CutMix: images uint8 or float; targets soft, the sum of each row is kept ---------------------------------------
+
+Layout = Literal["BHWC", "BCHW"]
+Mixed = tuple[Tensor, Tensor]
+
+
+def mix(images: Tensor, targets_BC: Tensor, rng: np.random.Generator, config: Augment, *, layout: Layout = "BHWC") -> Mixed:
+    """Apply mixup or CutMix as `config` says; if both are on, each batch takes one of them with equal probability."""
+    either = config.mixup > 0 and config.cutmix > 0
+    if rng.random() < 0.5 if either else config.mixup > 0:
+        return mixup(images, targets_BC, rng, config.mixup)
+    if config.cutmix:
+        return cutmix(images, targets_BC, rng, config.cutmix, layout=layout)
+    return images, targets_BC
+
+
+def mixup(images: Tensor, targets_BC: Tensor, rng: np.random.Generator, alpha: float) -> Mixed:
+    """Blend every image with its partner, with one weight from Beta(alpha, alpha) for the whole batch.
+
+    The image itself has the larger weight, as in the official code; uint8 is rounded back to uint8.
+    """
+    _check_mixed(images, targets_BC, alpha)
+    weight = rng.beta(alpha, alpha)
+    weight = max(weight, 1 - weight)
+    blended = _blend(images, partners(images), weight)
+    return blended, _blend(targets_BC, partners(targets_BC), weight)
+
+
+def cutmix(images: Tensor, targets_BC: Tensor, rng: np.random.Generator, alpha: float, *, layout: Layout = "BHWC") -> Mixed:
+    """Paste one box, the same for the whole batch, from each image's partner; targets are weighted by area.
+
+    The box has the image's aspect ratio and a fraction 1 - Beta(alpha, alpha) of its area, around a uniformly random centre,
+    clipped at the border ("CutMix", Yun et al., 2019, eq. 2); the weight is that of the clipped box.
+    """
+    _check_mixed(images, targets_BC, alpha)
+    height_axis, width_axis = layout.index("H"), layout.index("W")
+    height, width = images.shape[height_axis], images.shape[width_axis]
+    side = math.sqrt(1 - rng.beta(alpha, alpha))
+    down, across = rng.random(2)
+    top, bottom = _reach(int(down * height), int(height * side), height)
+    left, right = _reach(int(across * width), int(width * side), width)
+    mixed = images.clone()
+    box = mixed.narrow(height_axis, top, bottom - top).narrow(width_axis, left, right - left)
+    other = partners(images).narrow(height_axis, top, bottom - top).narrow(width_axis, left, right - left)
+    box.copy_(other)
+    weight = 1 - (bottom - top) * (right - left) / (height * width)
+    return mixed, _blend(targets_BC, partners(targets_BC), weight)
+
+
+def partners(rows: Tensor) -> Tensor:
+    """The partner of each row: rows 0 and 1 are partners, 2 and 3, ...; a last odd row takes the row before it.
+
+    So a rank with an even number of rows mixes them as the whole batch would.
+    """
+    other_B = torch.arange(len(rows), device=rows.device) ^ 1
+    return rows[torch.where(other_B < len(rows), other_B, max(len(rows) - 2, 0))]
+
+
+def _reach(centre: int, length: int, most: int) -> tuple[int, int]:
+    return max(0, centre - length // 2), min(most, centre - length // 2 + length)
+
+
+def _blend(mine: Tensor, other: Tensor, weight: float) -> Tensor:
+    if mine.dtype == torch.uint8:
+        return torch.lerp(other.float(), mine.float(), weight).round_().to(torch.uint8)
+    return torch.lerp(other, mine, weight)
+
+
+def _check_mixed(images: Tensor, targets_BC: Tensor, alpha: float) -> None:
+    if images.ndim != 4 or targets_BC.ndim != 2 or len(images) != len(targets_BC):
+        raise DataError(f"a batch {list(images.shape)} cannot be mixed with targets {list(targets_BC.shape)}")
+    if not targets_BC.is_floating_point():
+        raise DataError("mixing needs soft targets [batch, classes]", hint="make them with soft_targets")
+    assert alpha > 0, "no mixing was asked for"

@@ -1,17 +1,6 @@
 """The layouts of checkpoints of other libraries: each module reads one into vitlab's names and writes it."""
 
-from vitlab.checkpoints.formats import (
-    big_vision,
-    bit_npz,
-    convnext,
-    dinov2,
-    huggingface,
-    jax_npz,
-    openai_clip,
-    swin,
-    timm,
-    torchvision,
-)
+from vitlab.checkpoints.formats import big_vision, bit, convnext, dinov2, huggingface, jax_npz, openai_clip, swin, timm, torchvision
 from vitlab.checkpoints.formats.authors_vits import AUTHORS
 from vitlab.checkpoints.formats.contract import Format, Hints, Layout, Reading, Written
 
@@ -22,7 +11,7 @@ FORMATS: dict[str, Format] = {
     "timm": timm,
     "huggingface": huggingface,
     "torchvision": torchvision,
-    "bit-npz": bit_npz,
+    "bit-npz": bit,
     "swin": swin,
     "convnext": convnext,
     "dinov2": dinov2,

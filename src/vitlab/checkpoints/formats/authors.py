@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Reading, State, Written
+from vitlab.checkpoints.formats.contract import Found, Reading, State, Written
 from vitlab.checkpoints.formats.header import header_of, metadata_of
 from vitlab.checkpoints.formats.infer import cropped, described, zero_head
-from vitlab.checkpoints.formats.timm_families import Found
 from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitlab.config.model import ModelConfig

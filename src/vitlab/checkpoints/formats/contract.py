@@ -40,6 +40,15 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A model in a file: its config, its weights, and notes of what was guessed."""
+
+    config: ModelConfig
+    tensors: dict[str, Tensor]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """A file of another format, read: the model under vitlab's names, its preprocessing, and notes of what was guessed or left out.
 

@@ -10,15 +10,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vitlab.checkpoints.formats import convnext_layout, resnet, sidecar, swin_layout
+from vitlab.checkpoints.formats import bit, convnext, sidecar, swin
+from vitlab.checkpoints.formats.bit import bit_config, bit_rows
 from vitlab.checkpoints.formats.contract import Hints
-from vitlab.checkpoints.formats.convnext_layout import convnext_config, convnext_rows
+from vitlab.checkpoints.formats.convnext import convnext_config, convnext_rows
 from vitlab.checkpoints.formats.efficientnet import without_counters
 from vitlab.checkpoints.formats.hf_json import Read, Tensors, cannot_write, expect, one_or_two
 from vitlab.checkpoints.formats.infer import making, outputs
-from vitlab.checkpoints.formats.resnet import bit_config, bit_rows
 from vitlab.checkpoints.formats.sidecar import Sidecar
-from vitlab.checkpoints.formats.swin_layout import swin_config, swin_rows, without_computed
+from vitlab.checkpoints.formats.swin import swin_config, swin_rows, without_computed
 from vitlab.checkpoints.table import Row, layer, same, shaped
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.efficientnet import HEAD, SCALES, STEM, EfficientNetConfig, scaled_width
@@ -32,11 +32,11 @@ from vitlab.errors import CheckpointError
 
 def read_swin(tensors: Tensors, data: Sidecar, hints: Hints, *, where: str) -> Read:
     """A Swin of transformers, which pads a map before it shifts it."""
-    names, kept = swin_layout.HUGGINGFACE, without_computed(tensors)
+    names, kept = swin.HUGGINGFACE, without_computed(tensors)
     expect(data, {"use_absolute_embeddings": False, "hidden_act": "gelu"}, where=where)
     window = sidecar.size(data, "window_size")
     config, notes = swin_config(
-        kept, names, hints, swin_layout.Said(image_size=sidecar.size(data, "image_size"), window=window), where=where
+        kept, names, hints, swin.Said(image_size=sidecar.size(data, "image_size"), window=window), where=where
     )
     with making(where):
         config = replace(config, norm_eps=sidecar.number(data, "layer_norm_eps") or 1e-5)
@@ -74,7 +74,7 @@ def swin_json(config: SwinConfig) -> dict[str, Json]:
 
 def read_convnext(tensors: Tensors, data: Sidecar, hints: Hints, *, where: str) -> Read:
     """A ConvNeXt of transformers, whose last norm has an eps of its own."""
-    names = convnext_layout.HUGGINGFACE
+    names = convnext.HUGGINGFACE
     expect(data, {"hidden_act": "gelu"}, where=where)
     config, notes = convnext_config(tensors, names, hints, sidecar.size(data, "image_size"), where=where)
     with making(where):
@@ -110,12 +110,12 @@ def read_bit(tensors: Tensors, data: Sidecar, hints: Hints, *, where: str) -> Re
     """A BiT ResNet of transformers, which standardises weights as timm does."""
     expected: dict[str, Json] = {"layer_type": "preactivation", "hidden_act": "relu", "global_padding": None, "output_stride": 32}
     expect(data, expected | {"embedding_dynamic_padding": False}, where=where)
-    config, notes = bit_config(tensors, hints, names=resnet.HUGGINGFACE, where=where)
+    config, notes = bit_config(tensors, hints, names=bit.HUGGINGFACE, where=where)
     size = sidecar.size(data, "image_size")
     with making(where):
         config = replace(config, groups=sidecar.whole(data, "num_groups") or config.groups, image_size=size or config.image_size)
     notes = notes if size is None else []
-    return Read(config=config, tensors=tensors, rows=list(bit_rows(config, resnet.HUGGINGFACE)), notes=notes)
+    return Read(config=config, tensors=tensors, rows=list(bit_rows(config, bit.HUGGINGFACE)), notes=notes)
 
 
 def bit_json(config: ResNetConfig) -> dict[str, Json]:

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Protocol
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats import convnext_layout, resnet, swin_layout
+from vitlab.checkpoints.formats import bit, convnext, swin
+from vitlab.checkpoints.formats.bit import bit_rows, resnet_notes
 from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, not_of, numerics_notes, refuse
-from vitlab.checkpoints.formats.convnext_layout import convnext_rows
+from vitlab.checkpoints.formats.convnext import convnext_rows
 from vitlab.checkpoints.formats.hf_families import (
     bit_json,
     convnext_json,
@@ -66,9 +67,8 @@ from vitlab.checkpoints.formats.hf_vit import (
     yolos_json,
 )
 from vitlab.checkpoints.formats.infer import making, naflex_note, unwrapped, zero_head
-from vitlab.checkpoints.formats.resnet import bit_rows, resnet_notes
 from vitlab.checkpoints.formats.sidecar import Sidecar, text, within
-from vitlab.checkpoints.formats.swin_layout import swin_rows
+from vitlab.checkpoints.formats.swin import swin_rows
 from vitlab.checkpoints.formats.timm_sidecar import is_timm
 from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
 from vitlab.config.convnext import ConvNeXtConfig
@@ -402,14 +402,14 @@ def _target(config: ModelConfig) -> Target:
         case ViTConfig():
             return _vit_target(config)
         case SwinConfig():
-            settings, rows = swin_json(config), swin_rows(config, swin_layout.HUGGINGFACE)
+            settings, rows = swin_json(config), swin_rows(config, swin.HUGGINGFACE)
             return _other_target("swin", "Swin", config, settings, rows, [])
         case ConvNeXtConfig():
-            settings, rows = convnext_json(config), convnext_rows(config, convnext_layout.HUGGINGFACE)
+            settings, rows = convnext_json(config), convnext_rows(config, convnext.HUGGINGFACE)
             return _other_target("convnext", "ConvNext", config, settings, rows, [])
         case ResNetConfig():
             notes = resnet_notes(config, official=False, reader="transformers")
-            return _other_target("bit", "Bit", config, bit_json(config), bit_rows(config, resnet.HUGGINGFACE), notes)
+            return _other_target("bit", "Bit", config, bit_json(config), bit_rows(config, bit.HUGGINGFACE), notes)
         case EfficientNetConfig():
             rows, notes = efficientnet_rows(config), efficientnet_notes(config)
             return _other_target("efficientnet", "EfficientNet", config, efficientnet_json(config), rows, notes)

@@ -15,6 +15,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from vitlab.checkpoints.formats.bit import has_stem, stem_config, stem_rows
 from vitlab.checkpoints.formats.contract import Hints
 from vitlab.checkpoints.formats.infer import (
     Places,
@@ -27,7 +28,6 @@ from vitlab.checkpoints.formats.infer import (
     places_of,
     shape_of,
 )
-from vitlab.checkpoints.formats.resnet import has_stem, stem_config, stem_rows
 from vitlab.checkpoints.table import Row, layer, same, shaped, stacked
 from vitlab.config.stems import ResNetStem
 from vitlab.config.timm_vits import STYLES, style_of, timm_vit

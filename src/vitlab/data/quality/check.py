@@ -14,13 +14,14 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import GifImagePlugin
 
 from vitlab.config.data import DecodeLimits, ImageFormat, SplitRule
+from vitlab.config.serialize import to_json
 from vitlab.data.dataset import IGNORED, SPLITS, UNDECLARED, Dataset, Faults, ImageBoxes, ImageDataset, RawSample
 from vitlab.data.decode import CHANNELS, Header, check, decode, tiff_numbers
 from vitlab.data.jpeg import orientation_of
@@ -33,8 +34,10 @@ from vitlab.data.readers.recognise import parse_spec
 from vitlab.data.split import assign_splits
 from vitlab.errors import DataError
 from vitlab.io.digests import digest
+from vitlab.io.display import Block, Displayed
 from vitlab.io.prefetch import chunks, prefetched
 from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.text import printable
 
 ProblemKind = Literal["layout", "broken", "mask", "box", "leak", "conflict", "duplicate", "empty class", "missing class"]
 
@@ -659,3 +662,104 @@ def _odd(facts: Sequence[ImageFacts | None], images: Sequence[Image]) -> Iterato
             yield Odd(image=image, what="far wider or narrower than the others")
         if one.thumb is not None and is_flat(one.thumb[None])[0]:
             yield Odd(image=image, what="of one colour")
+
+
+# --- as a table and as JSON ---------------------------------------------------------------------------------------------------
+
+_MEMBERS = 4  # images of a group that are printed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataCheck(Displayed):
+    """What was found in a dataset: `report` has everything, `problems` what should be repaired before training.
+
+    At most `shown` findings of each kind are printed.
+    """
+
+    report: Report
+    shown: int = 10
+
+    @property
+    def problems(self) -> list[str]:
+        """What should be repaired before training, the gravest first, a sentence each."""
+        return [problem.text for problem in self.report.problems()]
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole report, its problems and remarks first."""
+        report = self.report
+        everything = to_json(report)
+        assert isinstance(everything, dict)
+        problems = [to_json(problem) for problem in report.problems()]
+        return {"problems": problems, "remarks": report.remarks(), "imbalance": report.imbalance, **everything}
+
+    def tables(self) -> Iterable[Block]:
+        """What is there, what is wrong, and the first findings of each kind."""
+        report = self.report
+        problems = report.problems()
+        leaks = [group for group in report.duplicates if group.leak]
+        conflicts = [group for group in report.duplicates if group.conflict and not group.leak]
+        within = [group for group in report.duplicates if not group.leak and not group.conflict]
+        yield _facts(report)
+        yield from _lines("problems" if problems else "no problems", [f"{problem.kind}: {problem.text}" for problem in problems])
+        yield from _lines("remarks", report.remarks(), empty=False)
+        yield from self._section("faults", [f"{fault.place}: {fault.reason}" for fault in report.faults])
+        yield from self._section("broken images", [broken.reason for broken in report.broken])
+        yield from self._section("masks", [broken.reason for broken in report.masks])
+        yield from self._section("boxes", [broken.reason for broken in report.boxes])
+        yield from self._section("leaks between splits", [_group(group) for group in leaks])
+        yield from self._section("the same image with different labels", [_group(group) for group in conflicts])
+        yield from self._section("duplicates within a split", [_group(group) for group in within])
+        yield from self._section("odd images", [f"{odd.what}: {odd.image.name}" for odd in report.odd])
+        yield from _lines("classes", self._classes(), empty=False)
+
+    def _section(self, title: str, lines: Sequence[str]) -> Iterable[Block]:
+        if not lines or not self.shown:
+            return
+        more = [f"and {len(lines) - self.shown:,} more (JSON has all)"] if len(lines) > self.shown else []
+        yield from _lines(title, [*lines[: self.shown], *more])
+
+    def _classes(self) -> list[str]:
+        """The smallest and the largest classes, or all if they are few."""
+        ordered = sorted(self.report.classes, key=lambda entry: (entry.total, entry.label))
+        lines = [f"{entry.total:,}  {entry.label}" + (f"  ({_counts(entry.splits)})" if entry.splits else "") for entry in ordered]
+        if len(lines) <= 2 * self.shown:
+            return lines
+        return [*lines[: self.shown], f"... {len(lines) - 2 * self.shown:,} more ...", *lines[-self.shown :]] if self.shown else []
+
+
+def _lines(title: str, lines: Sequence[str], *, empty: bool = True) -> Iterable[Block]:
+    if lines or empty:
+        yield "\n".join([title, *(f"  {printable(line)}" for line in lines)])
+
+
+def _facts(report: Report) -> dict[str, Any]:
+    splits = f" ({_counts(report.splits)})" if report.splits else ""
+    facts: dict[str, Any] = {"data": report.data, "images": f"{report.images:,}{splits}"}
+    counts = [entry.total for entry in report.classes]
+    if counts:
+        ratio = "" if report.imbalance is None else f", ratio {report.imbalance:.3g}"
+        facts["classes"] = f"{len(counts):,}: {min(counts):,} to {max(counts):,} images each{ratio}"
+    if report.sizes is not None:
+        facts["sizes"] = f"height {_spread_text(report.sizes.height)}, width {_spread_text(report.sizes.width)} pixels"
+    facts["stored"] = "; ".join(f"{kind}: {count:,}" for kind, count in report.stored.items()) or None
+    return facts
+
+
+def _counts(splits: dict[str, int]) -> str:
+    return ", ".join(f"{split} {count:,}" for split, count in splits.items())
+
+
+def _spread_text(spread: Spread) -> str:
+    if spread.least == spread.most:
+        return f"{spread.least:,}"
+    return f"{spread.least:,} to {spread.most:,} (median {spread.median:,})"
+
+
+def _group(group: Duplicates) -> str:
+    how = "identical" if group.exact else f"{group.likeness:.3f} alike" + (", mirrored" if group.mirrored else "")
+    more = f" = {len(group.images) - _MEMBERS:,} more" if len(group.images) > _MEMBERS else ""
+    return f"{how}: {' = '.join(map(_image, group.images[:_MEMBERS]))}{more}"
+
+
+def _image(image: Image) -> str:
+    return f"{image.name} [{', '.join(word for word in (image.split, image.label) if word)}]"

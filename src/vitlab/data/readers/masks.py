@@ -7,7 +7,7 @@
 A mask has the path of its image, another ending, and the image's size. Its values are the indices of a palette or grey levels.
 `classes.txt` names the values 0, 1, 2, ..., a line each; the "classes" of masks.json name any values. 255 is always ignored, and
 "ignore" adds others. Without names, the values that occur are the classes. A folder may be a zip, and the images and masks that
-masks.json names may be anywhere, relative to it; its "masks" may be a COCO file, whose layouts are those of coco_masks.py.
+masks.json names may be anywhere, relative to it; its "masks" may be a COCO file, whose layouts are those of `coco.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vitlab.data.dataset import (
     listed,
     unusable_name,
 )
-from vitlab.data.readers.coco_masks import has_coco_masks, open_coco_masks, zip_has_coco_masks
+from vitlab.data.readers.coco import has_coco_masks, open_coco_masks, zip_has_coco_masks
 from vitlab.data.readers.folder import LeftOut
 from vitlab.data.readers.place import Place, read_settings
 from vitlab.data.split import split_named

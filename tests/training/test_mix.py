@@ -10,16 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitlab.config.data import Augment
-from vitlab.data.mix import Layout, cutmix, mix, mixup, one_hot, partners
+from vitlab.config.data import Augment, Preprocess
+from vitlab.config.train import TrainConfig
 from vitlab.data.sampler import rng_of
 from vitlab.errors import DataError
+from vitlab.objective.losses import soft_targets
+from vitlab.training.tasks import Classify, Layout, cutmix, mix, mixup, partners
 
 
 def batch(count: int = 5, height: int = 12, width: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
     """uint8 images [B, H, W, 3], each of one flat level of its own, and one-hot targets that name them."""
     levels = torch.arange(count, dtype=torch.uint8) * (250 // count)
-    return levels.view(-1, 1, 1, 1).expand(count, height, width, 3).contiguous(), one_hot(torch.arange(count), count)
+    return levels.view(-1, 1, 1, 1).expand(count, height, width, 3).contiguous(), soft_targets(torch.arange(count), count)
 
 
 @settings(max_examples=60, deadline=None)
@@ -126,11 +128,20 @@ def test_the_mixing_weight_follows_its_distribution() -> None:
 
 
 def test_labels_become_targets_or_are_refused() -> None:
-    assert one_hot(torch.tensor([2, 0]), 3).tolist() == [[0, 0, 1], [1, 0, 0]]
-    assert one_hot(torch.zeros(0, dtype=torch.long), 3).shape == (0, 3)
-    for labels in ([3], [-1]):
+    augment = Augment(image_size=(4, 4))
+    task = Classify(
+        config=TrainConfig(steps=1), augment=augment, preprocess=Preprocess(image_size=(4, 4)), classes=3, dtype=torch.float32
+    )
+
+    def targets(labels: list[int]) -> torch.Tensor:
+        images = torch.zeros(len(labels), 4, 4, 3, dtype=torch.uint8)
+        return task.prepare(images, torch.tensor(labels, dtype=torch.long), rng_of(0, 0, 0, stream="batch")).targets[0]
+
+    assert targets([2, 0]).tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert targets([]).shape == (0, 3)
+    for label in (3, -1):
         with pytest.raises(DataError, match="classes"):
-            one_hot(torch.tensor(labels), 3)
+            targets([label])
 
 
 def test_hard_labels_and_batches_that_do_not_match_are_refused() -> None:
