@@ -88,6 +88,7 @@ def test_json_is_an_option_of_every_verb() -> None:
         ("a --needed n --sede 3", "no option called --sede", "did you mean --seed?"),
         ("--sede 3 a --needed n", "no option called --sede", "did you mean --seed?"),
         ("a --needed n -x", "no option called -x", "lists"),
+        ("a --needed n --first b", "no option called --first", "by its place: vitlab probe FIRST"),
         ("a --needed n --no-flag", "no option called --no-flag", "did you mean --flag?"),
         ("a --needed n --kind gren", "--kind: 'gren' is not one of red, green", "did you mean green?"),
         ("a --needed n --image-size", "--image-size needs a value", "lists"),

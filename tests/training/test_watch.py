@@ -8,6 +8,7 @@ import pytest
 
 import vitlab
 from tests.training.small import run_to, small_run
+from vitlab.cli.main import main
 from vitlab.errors import TrainingError
 from vitlab.training.run_folder import RunDirectory
 from vitlab.training.watch import curve, progress_of, watch
@@ -31,6 +32,11 @@ def test_a_stopped_run_is_shown_as_it_is(stopped: Path, capsys: pytest.CaptureFi
         assert words in str(found)
     assert found.to_json()["state"] == "stopped (terminated)"
     assert capsys.readouterr().err == ""
+
+
+def test_the_command_shows_a_stopped_run_and_succeeds(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", str(stopped), "--once"]) == 0  # the run's own command ended with 143
+    assert "12 of 20 (60 %)" in capsys.readouterr().out
 
 
 def test_a_running_run_is_followed_until_it_ends(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:

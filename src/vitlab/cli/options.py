@@ -439,6 +439,9 @@ def _usage_error(box: str, arguments: type, words: Sequence[str], verb: str) -> 
             known = [name.lstrip("-") for name in options]
             said = option.lstrip("-").replace("_", "-")
             near = [name for name in ELSEWHERE.get(said, ()) if name in known] or get_close_matches(said, known, n=1)
+            if said in (by_place := _by_place(arguments)):
+                usage = f"vitlab {verb} {' '.join(by_place.values())}"
+                return UsageError(f"no option called {option}", hint=f"give it by its place: {usage}")
             return UsageError(f"no option called {option}", hint=f"did you mean --{near[0]}?" if near else ways)
     parts = _parts(box)
     text = " ".join(line.strip() for line in parts[0]) if parts else "the command line was not understood"
@@ -460,6 +463,17 @@ def _options(arguments: type, verb: str) -> list[str]:
     with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit), _columns(4096):
         _fill(arguments, ["--help"], verb)
     return ["-h", *re.findall(r"(?<!\S)--[a-z][\w.:-]*", page.getvalue())]
+
+
+def _by_place(arguments: type) -> dict[str, str]:
+    """The arguments that are given by their place: name -> how the usage line shows it."""
+    hints = get_type_hints(arguments, include_extras=True)
+    shown = {}
+    for name, hint in hints.items():
+        marks = get_args(hint)[1:]
+        if tyro.conf.Positional in marks:
+            shown[name.replace("_", "-")] = next(str(mark.metavar) for mark in marks if hasattr(mark, "metavar"))
+    return shown
 
 
 def _parts(box: str) -> list[list[str]]:
