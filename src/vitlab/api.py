@@ -2432,6 +2432,9 @@ def show_data(
     shown = write_sheet(
         dataset, Path(out).expanduser(), title=os.fspath(data), count=count, seed=seed, side=side, progress=progress or silent
     )
+    if shown.undrawable:
+        letters = f"{shown.undrawable[:8]}{'...' if len(shown.undrawable) > 8 else ''}"
+        _note(f"no font here has {letters}: such letters are drawn as code points (U+{ord(letters[0]):04X}); a Noto font has them")
     facts = {"file": os.fspath(out), "images": shown.images, "classes": shown.classes, "broken": shown.broken}
     return Facts({**facts, "image_size": [shown.height, shown.width]})
 

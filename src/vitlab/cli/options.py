@@ -75,6 +75,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "report-to": ("track",),
     "force": ("overwrite",),
     "topk": ("top",),
+    "predictions": ("per-image",),
+    "results-file": ("per-image", "out"),
 }
 """What options are called in timm, transformers, Ultralytics and Lightning -> their names here."""
 

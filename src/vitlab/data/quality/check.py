@@ -22,7 +22,7 @@ from PIL import GifImagePlugin
 
 from vitlab.config.data import DecodeLimits, ImageFormat, SplitRule
 from vitlab.data.dataset import IGNORED, SPLITS, UNDECLARED, Dataset, Faults, ImageBoxes, ImageDataset, RawSample
-from vitlab.data.decode import CHANNELS, Header, check, decode, tiff_numbers
+from vitlab.data.decode import CHANNELS, Header, check, decode, open_numbers, tiff_numbers
 from vitlab.data.jpeg import orientation_of
 from vitlab.data.opening import open_dataset
 from vitlab.data.quality.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
@@ -236,9 +236,9 @@ def image_facts(sample: RawSample, limits: DecodeLimits) -> ImageFacts:
     if isinstance(content, bytes):
         header = check(content, name=sample.name, limits=limits)
         image_HWC = decode(content, name=sample.name, limits=limits, channels=None, scale="percentile")
-        colours, odd = _stored(content, header)
+        colours, odd = _stored(content, header, sample.name, limits)
         if _DEEP in odd and int(decode(content, name=sample.name, limits=limits, channels=None).max()) < _DARK:
-            odd.append("in the lowest quarter of its 16 bits, so almost black unless the pixel scale is percentile or file")
+            odd.append("almost black, in the lowest quarter of 16 bits, unless the pixel scale is percentile or file")
         if (channels := image_HWC.shape[2]) != 3:
             colours = f"{channels} channels"
         text = _ENDINGS.get(PurePosixPath(sample.name).suffix.lower())
@@ -296,7 +296,7 @@ def _box_fault(name: str, boxes: ImageBoxes, size: tuple[int, int]) -> str | Non
     return None
 
 
-def _stored(content: bytes, header: Header) -> tuple[str, list[str]]:
+def _stored(content: bytes, header: Header, name: str, limits: DecodeLimits) -> tuple[str, list[str]]:
     """The colours of an image, and what is unusual, from its headers."""
     odd: list[str] = []
     match header.format:
@@ -325,7 +325,11 @@ def _stored(content: bytes, header: Header) -> tuple[str, list[str]]:
             bits, grey = tiff_numbers(content)
             colours, exif = "grey" if grey else "colour", b""
             odd += [_DEEP] if bits == 16 else []
-        case _:
+        case "npy" | "dicom":
+            stored = open_numbers(content, header, name=name, limits=limits)
+            colours, exif = "grey" if stored.channels == 1 else "colour", b""
+            odd += [_DEEP] if stored.bits == 16 else []
+        case "bmp":
             colours, exif = "colour", b""
     if (orientation := orientation_of(exif)) != 1:
         odd.append(f"turned by EXIF ({orientation})")

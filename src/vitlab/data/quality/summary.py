@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vitlab.config.serialize import to_json
-from vitlab.data.quality.check import Duplicates, Image, Report, Spread
+from vitlab.data.quality.check import Duplicates, Image, Odd, Report, Spread
 from vitlab.io.display import Block, Displayed
 from vitlab.io.text import printable
 
@@ -54,7 +55,7 @@ class DataCheck(Displayed):
         yield from self._section("leaks between splits", [_group(group) for group in leaks])
         yield from self._section("the same image with different labels", [_group(group) for group in conflicts])
         yield from self._section("duplicates within a split", [_group(group) for group in within])
-        yield from self._section("odd images", [f"{odd.what}: {odd.image.name}" for odd in report.odd])
+        yield from self._section("odd images", _odd_images(report.odd))
         yield from _lines("classes", self._classes(), empty=False)
 
     def _section(self, title: str, lines: Sequence[str]) -> Iterable[Block]:
@@ -104,6 +105,17 @@ def _group(group: Duplicates) -> str:
     how = "identical" if group.exact else f"{group.likeness:.3f} alike" + (", mirrored" if group.mirrored else "")
     more = f" = {len(group.images) - _MEMBERS:,} more" if len(group.images) > _MEMBERS else ""
     return f"{how}: {' = '.join(map(_image, group.images[:_MEMBERS]))}{more}"
+
+
+def _odd_images(found: Sequence[Odd]) -> list[str]:
+    """A line for each kind of oddity, with the names of its first images."""
+    names = defaultdict[str, list[str]](list)
+    for odd in found:
+        names[odd.what].append(odd.image.name)
+    return [
+        f"{what}: {', '.join(each[:_MEMBERS])}" + (f" and {len(each) - _MEMBERS:,} more" if len(each) > _MEMBERS else "")
+        for what, each in names.items()
+    ]
 
 
 def _image(image: Image) -> str:
