@@ -1601,7 +1601,8 @@ def finetune(
         engine: with sweep: local, or ray: each run is a task of a Ray cluster, and learning rates are tried side by side
         address: Ray: auto for the cluster of this machine, or host:port (default: a Ray of its own on this machine)
         lrs: with sweep: learning rates to try (default: Table 4's in its recipes, else 0.3, 1 and 3 times the recipe's own)
-        find_lr: do not train; try growing learning rates for at most 100 steps, draw the loss against them and suggest one
+        find_lr: do not train; try growing learning rates for at most 100 steps, draw the loss against them in OUT-find-lr and
+            suggest one
         micro_batch: images that go through the model at once; the update stays the same (default: the whole batch)
         precision: precision of matrix products (default: the recipe's own)
         strategy: how the processes of torchrun divide the work (default: ddp under torchrun, else single)
@@ -1765,7 +1766,9 @@ def finetune(
         from vitlab.training.run import Run as FinishedRun
 
         beside = _default_out(place) if is_address(place_of_run) else place_of_run  # its plot is written to disk
-        found = search(config, out=Path(f"{beside}-find-lr"), dataset=dataset, device=device, notify=_log.info)
+        found = search(
+            config, out=Path(f"{beside}-find-lr"), dataset=dataset, device=device, notify=_log.debug if quiet else _log.info
+        )
         return FinishedRun(path=Path(place_of_run), config=config, found_lr=found, notes=notes)
     return _stream(
         config,
@@ -2166,7 +2169,7 @@ def _recipe_run(
     run = recipe(name, overrides, data=data, start=start, machine=facts.machine)
     batch = run.data.loader.batch_size
     odd = (
-        (f"a batch of {batch:,} images is larger than the data, which has {data.images:,}: each step repeats images; is it meant?",)
+        (f"batch size: {batch:,} is more than the {data.images:,} training images, so each step repeats them; is this meant?",)
         if data is not None and overrides.batch_size is not None and batch > data.images
         else ()
     )

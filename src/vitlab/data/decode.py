@@ -360,7 +360,7 @@ def other_channels(name: str, given: int | None, channels: int) -> DataError:
     """The error for an image with another number of channels; `given` is None for a file of a format of grey and colour images."""
     has = "a grey or colour image" if given is None else f"an image of {given} channel{'' if given == 1 else 's'}"
     return DataError(
-        f"{name} is {has}; the model takes {channels}",
+        f"{name} is {has}; the model takes {channels} channel{'' if channels == 1 else 's'}",
         hint="remove it, or train with `channels`, the number that the images have",
     )
 

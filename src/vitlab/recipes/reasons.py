@@ -139,7 +139,8 @@ def _length(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: boo
         return "length: no steps after the head is fitted"
     text = f"length: {steps:,} {'step' if steps == 1 else 'steps'} of {batch:,} images"
     if facts.data is not None:
-        epochs = f"{steps * batch / facts.data.images:.3g}"
+        exact = steps * batch / facts.data.images
+        epochs = f"{exact:.3g}" if exact < 100 else f"{exact:,.0f}"
         text += f", {epochs} epoch{'' if epochs == '1' else 's'}"
     if overrides.steps is not None or overrides.epochs is not None:
         return f"{text}, as requested"
