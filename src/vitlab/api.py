@@ -18,10 +18,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
+from vitlab.config.renamed import ELSEWHERE
 from vitlab.errors import ConfigError, DataError, UsageError, masked, pair
 from vitlab.io.address import address_of, is_address
 from vitlab.io.progress import silent
@@ -113,6 +115,24 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 _log = logging.getLogger("vitlab")
+
+
+def with_suggestions(verb: Callable[Given, Result]) -> Callable[Given, Result]:
+    """The verb with a better TypeError: an unknown keyword, such as timm's `learning_rate`, is answered by the name here."""
+
+    @wraps(verb)
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        known = list(inspect_module.signature(verb).parameters)
+        for name in kwargs:
+            if name not in known:
+                meant = (word.replace("-", "_") for word in ELSEWHERE.get(name.replace("_", "-"), ()))
+                near = [word for word in ("start" if word == "from" else word for word in meant) if word in known]
+                near = near or get_close_matches(name, known, n=1)
+                suggested = f"; did you mean {near[0]!r}?" if near else ""
+                raise TypeError(f"{verb.__name__}() got an unexpected keyword argument {name!r}{suggested}")
+        return verb(*args, **kwargs)
+
+    return call
 
 
 def _writes(*outputs: str) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
@@ -2169,7 +2189,7 @@ def _recipe_run(
     run = recipe(name, overrides, data=data, start=start, machine=facts.machine)
     batch = run.data.loader.batch_size
     odd = (
-        (f"batch size: {batch:,} is more than the {data.images:,} training images, so each step repeats them; is this meant?",)
+        (f"batch size: {batch:,} is larger than the data, {data.images:,} images: each step repeats them; is this meant?",)
         if data is not None and overrides.batch_size is not None and batch > data.images
         else ()
     )

@@ -41,45 +41,6 @@ NAMES = {"start": "from", "given": "from", "target": "class"}
 
 NOT_OPTIONS = ("progress",)
 
-ELSEWHERE: dict[str, tuple[str, ...]] = {
-    "learning-rate": ("lr",),
-    "base-lr": ("lr",),
-    "learning-rates": ("lrs",),
-    "num-epochs": ("epochs",),
-    "max-epochs": ("epochs",),
-    "max-steps": ("steps",),
-    "bs": ("batch-size",),
-    "train-batch-size": ("batch-size",),
-    "per-device-train-batch-size": ("batch-size",),
-    "grad-accum-steps": ("micro-batch",),
-    "gradient-accumulation-steps": ("micro-batch",),
-    "img-size": ("image-size",),
-    "imgsz": ("image-size",),
-    "input-size": ("image-size",),
-    "resolution": ("image-size",),
-    "pretrained": ("from",),
-    "start": ("from",),
-    "checkpoint": ("from",),
-    "initial-checkpoint": ("from",),
-    "model-name-or-path": ("from",),
-    "output": ("out",),
-    "output-dir": ("out",),
-    "project": ("out",),
-    "num-workers": ("workers",),
-    "gpu": ("device",),
-    "amp": ("precision",),
-    "fp16": ("precision",),
-    "bf16": ("precision",),
-    "aa": ("preset",),
-    "log-wandb": ("track",),
-    "report-to": ("track",),
-    "force": ("overwrite",),
-    "topk": ("top",),
-    "predictions": ("per-image",),
-    "results-file": ("per-image", "out"),
-}
-"""What options are called in timm, transformers, Ultralytics and Lightning -> their names here."""
-
 
 # --- words of the command line -> values --------------------------------------------------------------------------------------
 
@@ -440,7 +401,7 @@ def _usage_error(box: str, arguments: type, words: Sequence[str], verb: str) -> 
         if re.match(r"--?[A-Za-z]", option) and option.replace("_", "-") not in options:
             known = [name.lstrip("-") for name in options]
             said = option.lstrip("-").replace("_", "-")
-            near = [name for name in ELSEWHERE.get(said, ()) if name in known] or get_close_matches(said, known, n=1)
+            near = [name for name in renamed.ELSEWHERE.get(said, ()) if name in known] or get_close_matches(said, known, n=1)
             if said in (by_place := _by_place(arguments)):
                 usage = f"vitlab {verb} {' '.join(by_place.values())}"
                 return UsageError(f"no option called {option}", hint=f"give it by its place: {usage}")
