@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +12,20 @@ import pytest
 
 from vitlab.cli import docstrings
 from vitlab.cli.main import VERBS
-from vitlab.cli.options import NAMES, WORDS, count, documentation, existing, numbers, parameters, parse, severities, size, strength
+from vitlab.cli.options import (
+    NAMES,
+    WORDS,
+    count,
+    documentation,
+    existing,
+    in_options,
+    numbers,
+    parameters,
+    parse,
+    severities,
+    size,
+    strength,
+)
 from vitlab.config.renamed import OPTIONS
 from vitlab.errors import UsageError
 
@@ -106,6 +120,18 @@ def test_what_is_not_understood_is_one_line_and_a_hint(words: str, message: str,
         filled(*words.split())
     assert caught.value.message == message
     assert hint in str(caught.value.hint)
+
+
+def test_a_help_page_calls_parameters_by_their_options() -> None:
+    text = "with `image_size` or `kind=red` of `first`, `flag=True`, `start`; `embed` and `vitlab embed` are verbs"
+    told = "with --image-size or --kind red of FIRST, --flag, --from; embed and `vitlab embed` are verbs"
+    assert in_options(probe, text) == told
+
+
+def test_no_help_page_has_a_parameter_in_backticks() -> None:
+    for verb, function in VERBS.items():
+        page = "\n".join(f"{text} {unset}" for text, unset in documentation(function).values())
+        assert not re.findall(r"`[a-z_0-9]+`", in_options(function, page)), verb
 
 
 @pytest.mark.parametrize("terminal", ["20", "80", "5000"])

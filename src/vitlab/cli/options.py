@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, make_dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Literal, TextIO, Union, get_args, get_origin, get_type_hints
 
 import tyro
@@ -283,13 +283,33 @@ def _arguments(function: Callable[..., Any]) -> type:
         type("Hints", (), {"__annotations__": annotations}), {**vars(api), **WORDS, "os": os}, include_extras=True
     )
     helps = documentation(function)
-    fields = [_field(one, _kind(hints[one.name]), *helps[one.name]) for one in asked]
+    spoken = partial(in_options, function)
+    texts = {name: (spoken(text), unset and spoken(unset)) for name, (text, unset) in helps.items()}
+    fields = [_field(one, _kind(hints[one.name]), *texts[one.name]) for one in asked]
     fields.append(
         ("json", Annotated[bool, tyro.conf.arg(name="json", help="print JSON", help_behavior_hint="")], field(default=False))
     )
     made = make_dataclass(function.__name__, fields, kw_only=True)
-    made.__doc__ = docstrings.description(function)
+    made.__doc__ = spoken(docstrings.description(function))
     return made
+
+
+_IN_BACKTICKS = re.compile(r"`([a-z][a-z_0-9]*)(?:=([^`\s]+))?`")
+
+
+def in_options(function: Callable[..., Any], text: str) -> str:
+    """A docstring's text on a help page: `image_size` is --image-size, what is given by its place is DATA, other words are bare."""
+    known = {one.name: one for one in parameters(function)}
+
+    def spoken(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        if name not in known:
+            return found[0].strip("`")
+        if known[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and name not in NAMES:
+            return name.upper()
+        return f"--{NAMES.get(name, name).replace('_', '-')}" + (f" {value}" if value not in (None, "True") else "")
+
+    return _IN_BACKTICKS.sub(spoken, text)
 
 
 def _field(parameter: inspect.Parameter, kind: Any, text: str, unset: str | None) -> tuple[str, Any, Any]:
