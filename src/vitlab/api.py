@@ -1467,11 +1467,14 @@ def report(
 
         with staged(address_of(target), overwrite=True) as path:
             written = write_report(folder, path, split=split, title=title, cores=cores, progress=progress or silent)
+        _note_all(written.notes)
         _log.info("written: %s", masked(target))
         return replace(written, path=Path(address_of(target).name), address=masked(target))
-    return write_report(
+    written = write_report(
         folder, None if target is None else Path(target), split=split, title=title, cores=cores, progress=progress or silent
     )
+    _note_all(written.notes)
+    return written
 
 
 @_writes("out")
