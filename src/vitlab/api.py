@@ -2098,7 +2098,7 @@ def watch(run: Existing | Run, *, every: Positive = 2.0, once: bool = False) -> 
     checkpoint.
 
     Args:
-        run: the folder of a run, made by pretrain, finetune or train
+        run: the folder of a run, made by pretrain, finetune or train; of a sweep, its latest run is shown
         every: seconds between two updates of what is shown
         once: show the run as it is now, and end
     """
