@@ -94,6 +94,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'vitlab' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
+    if name in _API:
+        value = import_module("vitlab.api").with_suggestions(value)
     globals()[name] = value
     return value
 

@@ -18,10 +18,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
+from vitlab.config.renamed import ELSEWHERE
 from vitlab.errors import ConfigError, DataError, UsageError, masked, pair
 from vitlab.io.address import address_of, is_address
 from vitlab.io.progress import silent
@@ -113,6 +115,24 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 _log = logging.getLogger("vitlab")
+
+
+def with_suggestions(verb: Callable[Given, Result]) -> Callable[Given, Result]:
+    """The verb with a better TypeError: an unknown keyword, such as timm's `learning_rate`, is answered by the name here."""
+
+    @wraps(verb)
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        known = list(inspect_module.signature(verb).parameters)
+        for name in kwargs:
+            if name not in known:
+                meant = (word.replace("-", "_") for word in ELSEWHERE.get(name.replace("_", "-"), ()))
+                near = [word for word in ("start" if word == "from" else word for word in meant) if word in known]
+                near = near or get_close_matches(name, known, n=1)
+                suggested = f"; did you mean {near[0]!r}?" if near else ""
+                raise TypeError(f"{verb.__name__}() got an unexpected keyword argument {name!r}{suggested}")
+        return verb(*args, **kwargs)
+
+    return call
 
 
 def _writes(*outputs: str) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
@@ -441,9 +461,10 @@ def predict(
         top: number of classes to show for each image
         threshold: score above which a detector's boxes are shown, from 0 to below 1
         out: file or address to write results to (default: standard output; a Python call returns them)
-        format: text, jsonl (one JSON object per line), csv or parquet (default: by the ending of out, else jsonl; text without out)
-        resume: continue the JSON Lines file that out names, and skip the images that are in it; on Ray, always
-        overwrite: replace the file that out names, if it exists
+        format: text, jsonl (one JSON object per line), csv or parquet (default: by the ending of `out`, else jsonl;
+            text without `out`)
+        resume: continue the JSON Lines file that `out` names, and skip the images that are in it; Ray always does
+        overwrite: replace the file that `out` names, if it exists
         strict: fail (exit code 1) if an image cannot be read
         backend: what runs the model; auto is torch until a measurement on this machine shows that another backend is faster
         merge: token merging: average number of pairs of similar patches merged in each layer of a ViT; faster, less exact
@@ -453,14 +474,15 @@ def predict(
         engine: local (this process), or ray: a Ray cluster, where `out` is a .jsonl or .parquet file or a folder of such parts, and
             the same command resumes
         address: Ray: auto for the cluster of this machine, or host:port (default: a Ray of its own on this machine)
-        actors: Ray: models that run at once (default: 0, one on each GPU or else on each core); each has `workers` processes that
-            read for it, or 0 and reads for itself
-        part_size: Ray: images of a part of the results, which is kept when the rest is lost; rounded up to whole batches
+        actors: Ray: number of models that run at once; each has `workers` processes that read its images, or none and reads them
+            itself (default: 0, one on each GPU, else one on each core)
+        part_size: Ray: images in each part of the results; a finished part is kept when the command stops; rounded up to whole
+            batches
         image_size: input size of the model in pixels, 384 or 160x224; positions are interpolated (default: the checkpoint's own)
         patch_size: patch size of a ViT in pixels, 8, 32 or 16x32: its patch embedding is resized by pseudo-inverse, and larger
             patches are faster (default: the checkpoint's own)
         resize: how to reach that size: short-side (then crop the centre), squash, pad, or fit, which keeps the aspect ratio and
-            crops nothing; or native, which keeps each image's aspect ratio with as many patches and packs images of different
+            crops nothing; or native, which keeps each image's aspect ratio at about as many patches and packs images of different
             shapes (NaViT) (default: the checkpoint's own)
         resize_to: pixels of the short side before the crop (default: the checkpoint's own)
         interpolation: interpolation of pixels (default: the checkpoint's own)
@@ -651,6 +673,7 @@ def embed(
 
     Args:
         data: a folder of class folders, images:FOLDER without labels, a zip, a CSV list, shards, digits, reader:path, ...
+        engine: local (this process), or ray: a Ray cluster, where the same command resumes
         out: file to write, .npz or .parquet; on Ray, .parquet or a folder of such parts
         split: which split of the data
         overwrite: replace the file if it exists
@@ -794,8 +817,8 @@ def bench(
 ) -> Facts:
     """Measure the speed of a model on this machine: latency of one image, images/s in batches, memory, fraction of peak.
 
-    The result for a checkpoint is stored: from then on `predict` with the backend auto uses the fastest backend. With patch_sizes
-    or merges, one ViT is measured at each of these budgets instead, in PyTorch: images/s and, with data, accuracy.
+    The result for a checkpoint is stored: from then on `predict` with the backend auto uses the fastest backend. With
+    `patch_sizes` or `merges`, one ViT is measured at each of these budgets instead, in PyTorch: images/s, and accuracy with `data`.
 
     Args:
         model: a model's name (random weights), a checkpoint's file or folder, a run, or hub:owner/name
@@ -806,9 +829,9 @@ def bench(
         merge: also measure torch with token merging: average number of pairs of patches merged in each layer of a ViT
         patch_sizes: measure the model at these patch sizes: 16,24,32 (default: its own alone)
         merges: measure the model with token merging at these average numbers of merged pairs: 4,8,12 (default: none)
-        data: with patch_sizes or merges: labelled images to evaluate each on, a folder, zip, list, ... (default: speed alone)
+        data: with `patch_sizes` or `merges`: labelled images to evaluate each on, a folder, zip, list, ... (default: speed alone)
         split: which split of the data (default: test if the data declares it, else val, else all images)
-        plot: with data: .png or .svg file to write, accuracy against images/s (default: none)
+        plot: with `data`: .png or .svg file to write, accuracy against images/s (default: none)
         seconds: total time of the measurement
         threads: number of threads (default: torch's own)
     """
@@ -1016,10 +1039,11 @@ def evaluate(
 
     A segmenter is evaluated on images with masks, at their own size: mean IoU with its interval, IoU of each class, pixel accuracy
     and boundary F. A detector is evaluated on images with boxes: AP, AP50, AP75 and AP by size of objects, as COCO defines them.
-    With fewshot, knn, probe or vtab, train classifiers on the features of the model and evaluate these instead.
+    With `fewshot`, `knn`, `probe` or `vtab`, train classifiers on the features of the model and evaluate these instead.
 
     Args:
-        data: a folder of class folders, a zip, a CSV list, shards, digits, reader:path, ... (default: none, for vtab)
+        data: a folder of class folders, a zip, a CSV list, shards, digits, reader:path, ...; not with `vtab`
+            (default: none)
         split: which split to evaluate on (default: test if the data declares it, else val, else all images)
         label_column: column of the labels, if a list has several (default: the first known one)
         subset: accept data with only some of the model's classes, or in another order; classes are matched by name
@@ -1030,13 +1054,13 @@ def evaluate(
         corrupt: what to do if an image cannot be read: fail stops; skip counts it as wrong and reports it
         precision: also give the lowest confidence above which this fraction of the predictions is correct, such as 0.95
             (default: none)
-        corruptions: also evaluate on corrupted images: fog,jpeg or all fifteen (default: none)
+        corruptions: also evaluate on corrupted images: names separated by commas, such as fog,jpeg, or all (default: none)
         severities: severities of the corruptions, from 1 to 5
         per_image: CSV file to write, with a line for each image (default: not written)
         fewshot: fit a few images of each class by least squares, as for the paper's few-shot accuracies
         knn: classify by the nearest training images
         probe: train a linear classifier to convergence; its regularisation is chosen on held-out images
-        vtab: folder with VTAB's datasets: 19 tasks with 1,000 training images each, in place of data (default: no VTAB)
+        vtab: folder with VTAB's datasets: 19 tasks with 1,000 training images each, in place of `data` (default: no VTAB)
         shots: few-shot: images of each class
         seeds: few-shot: how often images are drawn
         neighbours: k-NN: values of k (default: 1,5,10,20,100, as far as there are images)
@@ -1047,6 +1071,7 @@ def evaluate(
         vtab_steps: VTAB: steps of each fine-tuning (default: 2,500, at 384 px unless an image size is given)
         vtab_plot: VTAB: .png or .svg file to write: Figure 2, the means of the groups beside the paper's (default: none)
         no_cache: compute all features again and store none
+        engine: local (this process), or ray: a Ray cluster, where the same command resumes with `parts`
         parts: Ray: folder for the logits of finished parts, from which the same command resumes (default: a temporary folder)
     """
     from vitlab.config.evaluation import EvaluateConfig
@@ -1442,11 +1467,14 @@ def report(
 
         with staged(address_of(target), overwrite=True) as path:
             written = write_report(folder, path, split=split, title=title, cores=cores, progress=progress or silent)
+        _note_all(written.notes)
         _log.info("written: %s", masked(target))
         return replace(written, path=Path(address_of(target).name), address=masked(target))
-    return write_report(
+    written = write_report(
         folder, None if target is None else Path(target), split=split, title=title, cores=cores, progress=progress or silent
     )
+    _note_all(written.notes)
+    return written
 
 
 @_writes("out")
@@ -1577,7 +1605,7 @@ def finetune(
         recipe: finetune-imagenet, -cifar10, -cifar100, -pets, -flowers or -vtab as in the paper; or any other recipe
             (default: finetune-folder with a checkpoint, small-data without; segment-folder to segment, detect-folder to detect)
         model: model to train from scratch (default: the recipe's own)
-        epochs: passes over the training images, in place of steps (default: the recipe's own)
+        epochs: passes over the training images, in place of `steps` (default: the recipe's own)
         steps: total number of optimizer steps (default: the recipe's own)
         batch_size: images per step, over all devices (default: the recipe's own)
         lr: peak learning rate (default: the recipe's own)
@@ -1598,14 +1626,15 @@ def finetune(
         val_fraction: fraction of the images to hold out as val, if the data has no val split (default: the recipe's own)
         test_fraction: fraction of the images to hold out as test, if the data declares no splits (default: the recipe's own)
         sweep: try several learning rates on val, then train on train and val with the best one (appendix B.1.1)
-        engine: with sweep: local, or ray: each run is a task of a Ray cluster, and learning rates are tried side by side
+        engine: with `sweep`: local, or ray: each run is a task of a Ray cluster, and learning rates are tried side by side
         address: Ray: auto for the cluster of this machine, or host:port (default: a Ray of its own on this machine)
-        lrs: with sweep: learning rates to try (default: Table 4's in its recipes, else 0.3, 1 and 3 times the recipe's own)
-        find_lr: do not train; try growing learning rates for at most 100 steps, draw the loss against them and suggest one
+        lrs: with `sweep`: learning rates to try (default: Table 4's in its recipes, else 0.3, 1 and 3 times the recipe's own)
+        find_lr: do not train; try growing learning rates for at most 100 steps, draw the loss against them in OUT-find-lr and
+            suggest one
         micro_batch: images that go through the model at once; the update stays the same (default: the whole batch)
         precision: precision of matrix products (default: the recipe's own)
         strategy: how the processes of torchrun divide the work (default: ddp under torchrun, else single)
-        offload: with fsdp: cpu keeps the shards of weights, gradients and optimizer in host memory (default: none)
+        offload: with `strategy=fsdp`: cpu keeps the shards of weights, gradients and optimizer in host memory (default: none)
         recompute: on computes activations a second time in the backward pass instead of keeping them, to save memory (default: off)
         hang_timeout: under torchrun: seconds after which a rank that does not arrive ends the job, and is named (default: 60)
         workers: processes that read images; results do not depend on it (default: the recipe's own)
@@ -1614,15 +1643,15 @@ def finetune(
         max_minutes: save a checkpoint and stop after this many minutes; the same command resumes (default: no limit)
         minutes: time budget: choose image size, head and epochs for the best model that is finished by then (default: none)
         head: initial weights of the new head: zero as in the paper, or fitted to the features of the training images before
-            the first step (default: fitted with minutes and a checkpoint, else zero)
+            the first step (default: fitted with `minutes` and a checkpoint, else zero)
         lora: save memory: freeze the weights and train only the head and updates of this rank (8 is usual), which are merged into
             the saved model (default: train all weights)
-        lora_targets: with lora: the layers that are updated, some of q, k, v, qkv, proj, mlp, separated by commas (default: q,v)
+        lora_targets: with `lora`: the layers that are updated, some of q, k, v, qkv, proj, mlp, separated by commas (default: q,v)
         progressive_resizing: train on images of three quarters of the side for the first 70 % of the steps (default: on with
-            minutes and a checkpoint; else the recipe's own)
+            `minutes` and a checkpoint; else the recipe's own)
         trainable: weights that train: all, the head (of segmentation: the decoder) on frozen features, or head and last-blocks
             (default: all)
-        blocks: with trainable last-blocks: how many of the last blocks train (default: none)
+        blocks: with `trainable=last-blocks`: how many of the last blocks train (default: none)
         task: classify gives each image a class; segment gives each pixel one, and needs masks: images/ beside masks/, VOC's
             layout, or masks.json; detect finds objects, and needs boxes: boxes.csv, COCO's JSON, VOC's XML, or boxes.json
         decoder: of segmentation: linear, one dense layer a patch, or mask-transformer, Segmenter's (default: linear)
@@ -1765,7 +1794,9 @@ def finetune(
         from vitlab.training.run import Run as FinishedRun
 
         beside = _default_out(place) if is_address(place_of_run) else place_of_run  # its plot is written to disk
-        found = search(config, out=Path(f"{beside}-find-lr"), dataset=dataset, device=device, notify=_log.info)
+        found = search(
+            config, out=Path(f"{beside}-find-lr"), dataset=dataset, device=device, notify=_log.debug if quiet else _log.info
+        )
         return FinishedRun(path=Path(place_of_run), config=config, found_lr=found, notes=notes)
     return _stream(
         config,
@@ -2067,7 +2098,7 @@ def watch(run: Existing | Run, *, every: Positive = 2.0, once: bool = False) -> 
     checkpoint.
 
     Args:
-        run: the folder of a run, made by pretrain, finetune or train
+        run: the folder of a run, made by pretrain, finetune or train; of a sweep, its latest run is shown
         every: seconds between two updates of what is shown
         once: show the run as it is now, and end
     """
@@ -2166,7 +2197,7 @@ def _recipe_run(
     run = recipe(name, overrides, data=data, start=start, machine=facts.machine)
     batch = run.data.loader.batch_size
     odd = (
-        (f"a batch of {batch:,} images is larger than the data, which has {data.images:,}: each step repeats images; is it meant?",)
+        (f"batch size: {batch:,} is larger than the data, {data.images:,} images: each step repeats them; is this meant?",)
         if data is not None and overrides.batch_size is not None and batch > data.images
         else ()
     )
@@ -2299,10 +2330,10 @@ def check_data(
         data: a folder of class folders, a zip, a CSV list, shards, digits, reader:path, ...
         model: also find likely wrong labels (confident learning) and outliers, by the features of this model: a checkpoint of any
             format, a run, hub:owner/name or the name of public weights (default: no model)
-        page: with model: HTML file to write, which shows these images (default: not written)
-        corrections: with model: CSV file to write, with a suggested label for each of these images; for a folder it lists every
+        page: with `model`: HTML file to write, which shows these images (default: not written)
+        corrections: with `model`: CSV file to write, with a suggested label for each of these images; for a folder it lists every
             image, so that you can train on the corrected list (default: not written)
-        overwrite: replace the files that page and corrections name, if they exist
+        overwrite: replace the files that `page` and `corrections` name, if they exist
         strict: fail (exit code 1) if there is a problem
         label_column: column of the labels, if a list has several (default: the first known one)
         shown: number of findings of each type to print; JSON has all
@@ -2431,6 +2462,9 @@ def show_data(
     shown = write_sheet(
         dataset, Path(out).expanduser(), title=os.fspath(data), count=count, seed=seed, side=side, progress=progress or silent
     )
+    if shown.undrawable:
+        letters = f"{shown.undrawable[:8]}{'...' if len(shown.undrawable) > 8 else ''}"
+        _note(f"no font here has {letters}: such letters are drawn as code points (U+{ord(letters[0]):04X}); a Noto font has them")
     facts = {"file": os.fspath(out), "images": shown.images, "classes": shown.classes, "broken": shown.broken}
     return Facts({**facts, "image_size": [shown.height, shown.width]})
 
@@ -2768,7 +2802,7 @@ def study_noisy_student(
         drop_path: noise: rate of stochastic depth in the last layer
         steps: optimizer steps of each run (default: the recipe's own)
         teacher_steps: optimizer steps of the teacher, which has fewer images and no noise (default: the same as steps)
-        epochs: passes over the training images, in place of steps (default: the recipe's own)
+        epochs: passes over the training images, in place of `steps` (default: the recipe's own)
         seed: seed of shots, initial weights, sampler, augmentation and dropout
         workers: processes that read images (default: at most 2)
     """

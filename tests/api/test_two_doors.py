@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ import vitlab
 from tests.training.small import run_to, small_run
 from vitlab.cli.console import as_options
 from vitlab.cli.main import main
+from vitlab.errors import CheckpointError
 from vitlab.training.run import Run
 
 
@@ -86,8 +89,32 @@ def test_a_model_of_a_run_does_not_repeat_what_was_noted_of_its_ancestor(stopped
     assert "starts from" not in str(vitlab.describe(tmp_path / "b"))
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"), [("learning_rate", "lr"), ("img_size", "image_size"), ("pretrained", "start"), ("epoch", "epochs")]
+)
+def test_a_keyword_of_other_libraries_is_answered_by_the_name_here(given: str, meant: str) -> None:
+    finetune: Callable[..., Any] = vitlab.finetune
+    with pytest.raises(TypeError, match=rf"finetune\(\).*{given!r}; did you mean {meant!r}"):
+        finetune("pets/", **{given: 1})
+
+
+def test_a_name_that_is_almost_one_of_public_weights_is_corrected() -> None:
+    with pytest.raises(CheckpointError, match="public weights") as refused:
+        vitlab.load("vit_bse_patch16_224")
+    assert "vit_base_patch16_224" in str(refused.value.hint)
+    with pytest.raises(CheckpointError, match="no file called"):
+        vitlab.load("vit_bse_patch16_224.npz")
+
+
+def test_a_bare_model_is_no_checkpoint(tmp_path: Path) -> None:
+    bare: Any = vitlab.create_model("ViT-Ti/16", num_classes=2, image_size=32)
+    with pytest.raises(CheckpointError, match="a ViT is not a Checkpoint") as refused:
+        vitlab.save(bare, tmp_path / "model.safetensors")
+    assert "vitlab.Checkpoint" in str(refused.value.hint)
+
+
 def test_a_batch_larger_than_the_data_is_questioned(tmp_path: Path) -> None:
     planned = vitlab.finetune("digits", batch_size=100_000, steps=1, dry_run=True, quiet=True, out=tmp_path / "run")
-    assert any("100,000 images is larger than the data" in note for note in planned.notes)
+    assert any("100,000 is larger than the data" in note for note in planned.notes)
     usual = vitlab.finetune("digits", batch_size=16, steps=1, dry_run=True, quiet=True, out=tmp_path / "run")
     assert not any("larger than the data" in note for note in usual.notes)

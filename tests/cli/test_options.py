@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +13,19 @@ import pytest
 from vitlab.cli import console
 from vitlab.cli.console import NAMES
 from vitlab.cli.main import VERBS
-from vitlab.cli.options import WORDS, count, documentation, existing, numbers, parameters, parse, severities, size, strength
+from vitlab.cli.options import (
+    WORDS,
+    count,
+    documentation,
+    existing,
+    in_options,
+    numbers,
+    parameters,
+    parse,
+    severities,
+    size,
+    strength,
+)
 from vitlab.config.renamed import OPTIONS
 from vitlab.errors import UsageError
 
@@ -89,6 +102,7 @@ def test_json_is_an_option_of_every_verb() -> None:
         ("a --needed n --sede 3", "no option called --sede", "did you mean --seed?"),
         ("--sede 3 a --needed n", "no option called --sede", "did you mean --seed?"),
         ("a --needed n -x", "no option called -x", "lists"),
+        ("a --needed n --first b", "no option called --first", "by its place: vitlab probe FIRST"),
         ("a --needed n --no-flag", "no option called --no-flag", "did you mean --flag?"),
         ("a --needed n --kind gren", "--kind: 'gren' is not one of red, green", "did you mean green?"),
         ("a --needed n --image-size", "--image-size needs a value", "lists"),
@@ -106,6 +120,18 @@ def test_what_is_not_understood_is_one_line_and_a_hint(words: str, message: str,
         filled(*words.split())
     assert caught.value.message == message
     assert hint in str(caught.value.hint)
+
+
+def test_a_help_page_calls_parameters_by_their_options() -> None:
+    text = "with `image_size` or `kind=red` of `first`, `flag=True`, `start`; `embed` and `vitlab embed` are verbs"
+    told = "with --image-size or --kind red of FIRST, --flag, --from; embed and `vitlab embed` are verbs"
+    assert in_options(probe, text) == told
+
+
+def test_no_help_page_has_a_parameter_in_backticks() -> None:
+    for verb, function in VERBS.items():
+        page = "\n".join(f"{text} {unset}" for text, unset in documentation(function).values())
+        assert not re.findall(r"`[a-z_0-9]+`", in_options(function, page)), verb
 
 
 @pytest.mark.parametrize("terminal", ["20", "80", "5000"])

@@ -16,7 +16,7 @@ from tests.conftest import real_data
 from tests.data.containers import as_csv, as_folder, as_zip
 from tests.data.images import encode, jpeg, scene, with_orientation
 from vitlab.config.data import SplitRule
-from vitlab.data.quality.check import Duplicates, Report
+from vitlab.data.quality.check import DataCheck, Duplicates, Report
 from vitlab.data.quality.check import check_dataset as check
 from vitlab.errors import DataError
 
@@ -151,6 +151,30 @@ def test_tiff_files_of_16_bits_are_grey_and_said_to_be_dark_if_they_are(brightes
     said = [odd.what for odd in report.odd]
     assert said[0] == "16 bits"
     assert [("pixel scale" in what) for what in said[1:]] == [True] * dark
+
+
+def test_arrays_of_16_bits_are_described_as_tiff_files_are(tmp_path: Path) -> None:
+    deep = np.linspace(0, 4_095, 64 * 64).astype(np.uint16).reshape(64, 64)
+    array = io.BytesIO()
+    np.save(array, deep)
+    alone = {"tif": encode(Image.fromarray(deep), "TIFF"), "npy": array.getvalue()}
+    reports = {
+        ending: check(str(as_folder(tmp_path / ending, {**images(parts=("train",)), f"train/class-0/deep.{ending}": content})))
+        for ending, content in alone.items()
+    }
+    assert reports["npy"].stored["npy, grey"] == reports["tif"].stored["tiff, grey"] == 1
+    said = {ending: [odd.what for odd in report.odd] for ending, report in reports.items()}
+    assert said["npy"] == said["tif"]
+    assert len(said["npy"]) == 2
+
+
+def test_each_kind_of_odd_image_is_one_line(tmp_path: Path) -> None:
+    deep = np.linspace(0, 65_535, 64 * 64).astype(np.uint16).reshape(64, 64)
+    deeps = {f"train/class-0/deep{n}.tif": encode(Image.fromarray(np.roll(deep, 7 * n, axis=1)), "TIFF") for n in range(6)}
+    report = check(str(as_folder(tmp_path, {**images(parts=("train",)), **deeps})))
+    (line,) = [line for line in str(DataCheck(report=report)).splitlines() if line.startswith("  16 bits: ")]
+    assert line.count("deep") == 4
+    assert line.endswith("and 2 more")
 
 
 def test_empty_images_are_not_taken_for_each_other(tmp_path: Path) -> None:

@@ -80,6 +80,17 @@ def test_images_of_classes_mapped_to_nothing_are_not_counted(pets: Path, expert:
     assert set(found.logits.labels.tolist()) == {0, 2}
 
 
+def test_a_precision_that_no_confidence_reaches_is_said(pets: Path, expert: Checkpoint) -> None:
+    dataset = open_dataset(pets, split="all")
+    targets = match_by_name(dataset.labels, expert.labels, classes=3)
+    wrong = replace(targets, correct=tuple(targets.correct[(place + 1) % 3] for place in range(3)))
+    for aim in (targets, wrong):
+        found = evaluate(expert, dataset, aim, config=replace(QUICK, precision=1.0))
+        said = any("no threshold" in note for note in found.notes)
+        assert said == (single(found).operating_point is None)
+    assert said == (single(found).top1.correct == 0)
+
+
 def test_real_labels_go_by_the_images_index(pets: Path, expert: Checkpoint) -> None:
     dataset = open_dataset(pets, split="all")
     targets = match_by_name(dataset.labels, expert.labels, classes=3)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vitlab.io.display import Displayed, Facts, Table, Value, cell
+from vitlab.io.display import Displayed, Facts, Table, Value, cell, columns_of
 
 ROWS = [{"name": "a", "top_1": 0.5, "n": 1000}, {"name": "long name", "top_1": 12.25, "n": 7}]
 
@@ -80,3 +80,11 @@ def test_pieces_stand_apart_in_text_and_follow_each_other_in_html() -> None:
     html = Page()._repr_html_()
     assert html.count("<table>") == 2
     assert "&lt;another&gt;" in html
+
+
+def test_columns_stay_aligned_beside_characters_of_double_width() -> None:
+    names = ["\u732b", "\u043a\u043e\u0442", "long name"]
+    lines = str(Table([{"class": name, "n": 5} for name in names])).splitlines()[1:]
+    ends = [line[: line.index("5")] for line in lines]
+    assert {columns_of(end) for end in ends} == {columns_of("long name  ")}
+    assert (columns_of("\u732b"), columns_of("e\u0301")) == (2, 1)

@@ -15,12 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.reports.small import HOSTILE, made_run, run_of, write_pack
+from vitlab.checkpoints import load
+from vitlab.checkpoints.reading import model_in
 from vitlab.cli.main import main
+from vitlab.config.train import Average
 from vitlab.errors import TrainingError
 from vitlab.io.names import printable
 from vitlab.reports.charts import smoothed, thinned, ticks
 from vitlab.reports.content import Comparison, embedded_image, start_name
 from vitlab.reports.report import WrittenReport, render, write_report
+from vitlab.reports.run import evaluate_run, read_run
 
 SECTIONS = ["summary", "curves", "classes", "mistakes", "inside", "calibration", "data", "cost", "again"]
 
@@ -134,6 +138,19 @@ def test_an_unfinished_run_is_reported_as_unfinished(folder: Path, tmp_path: Pat
     unfinished = made_run(tmp_path / "run", run)
     (unfinished / "model.safetensors").unlink()
     assert "The run is not finished" in write_report(unfinished).path.read_text()
+
+
+def test_a_report_of_a_stopped_run_evaluates_the_weights_that_every_other_verb_takes(tmp_path: Path) -> None:
+    run = run_of(write_pack(tmp_path / "squares.npz"))
+    averaged = replace(run, train=replace(run.train, average=Average(decay=0.9)))
+    stopped = made_run(tmp_path / "run", averaged)
+    (stopped / "model.safetensors").unlink()
+    record = read_run(stopped)
+    assert record.model == model_in(stopped)
+    assert record.model.name == "average.safetensors"
+    written = write_report(stopped)
+    assert "averaged weights" in written.notes[0]
+    assert written.accuracy == evaluate_run(record, load(stopped)).result.top1
 
 
 def test_damaged_events_are_left_out_of_a_report(folder: Path, tmp_path: Path) -> None:

@@ -264,6 +264,18 @@ def test_every_callback_receives_every_event_and_is_closed_also_after_an_error()
     assert third.closed
 
 
+@pytest.mark.parametrize("callback", [Lines, Display])
+def test_later_runs_of_a_sweep_say_only_what_is_new(callback: type[Lines | Display]) -> None:
+    stream = io.StringIO()
+    shown = callback(stream)
+    for number, notes in enumerate((("head of zeros", "a guess"), ("head of zeros", "another guess")), 1):
+        shown.on_event(TrialStarted(number=number, runs=2, lr=0.1, final=False, out=Path("a")))
+        shown.on_event(started(notes=notes))
+    shown.close()
+    text = stream.getvalue()
+    assert [text.count(words) for words in ("head of zeros", "a guess", "another guess", "starts:")] == [1, 1, 1, 2]
+
+
 def test_a_sweep_shows_the_time_that_is_left_of_all_its_runs() -> None:
     clock, stream = Clock(), io.StringIO()
     lines = Lines(stream, seconds=0.0, clock=clock)

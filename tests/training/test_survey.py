@@ -9,12 +9,15 @@ import pytest
 from PIL import Image
 
 from vitlab.checkpoints import Checkpoint, save
-from vitlab.config import Preprocess, variant
-from vitlab.config.data import SplitRule
+from vitlab.config import Overrides, Preprocess, variant
+from vitlab.config.data import PixelScale, SplitRule
+from vitlab.config.overrides import RunFacts
 from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
 from vitlab.models import build
+from vitlab.recipes import recipe
 from vitlab.recipes.own import DIGITS, STROKES
+from vitlab.recipes.reasons import reasons
 from vitlab.training.plan import start_facts, survey, this_machine
 
 
@@ -50,6 +53,31 @@ def test_a_folder_without_splits_is_divided_by_the_rule(tmp_path: Path) -> None:
     assert facts.splits == ("train", "val", "test")
     whole = survey(str(tmp_path), rule=SplitRule(val=0, test=0))
     assert (whole.images, whole.splits) == (40, ("train",))
+
+
+@pytest.mark.parametrize(("brightest", "dark"), [(4_095, True), (65_535, False)])
+def test_the_scale_of_16_bits_is_stated_and_dark_images_are_noticed(brightest: int, dark: bool, tmp_path: Path) -> None:
+    deep = np.linspace(0, brightest, 24 * 30).astype(np.uint16).reshape(24, 30)
+    for name in ("cells", "dust"):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            Image.fromarray(np.roll(deep, number, axis=1)).save(tmp_path / name / f"{number}.tif")
+    facts = survey(str(tmp_path))
+    assert (facts.deep, facts.dark) == (True, dark)
+    scales: tuple[PixelScale, ...] = ("full", "percentile")
+    for scale in scales:
+        overrides = Overrides(steps=2, pixel_scale=scale)
+        told = reasons(recipe("small-data", overrides, data=facts), RunFacts(data=facts), overrides)
+        (line,) = [line for line in told if line.startswith("pixels: ")]
+        assert f"scaled by {scale}" in line
+        assert ("almost black" in line) == (dark and scale == "full")
+
+
+def test_images_of_8_bits_have_no_scale(tmp_path: Path) -> None:
+    images(tmp_path / "cats", 4)
+    images(tmp_path / "dogs", 4, kind="tif")
+    facts = survey(str(tmp_path))
+    assert (facts.deep, facts.dark) == (False, False)
 
 
 def test_declared_splits_are_counted_exactly(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 import vitlab
 from tests.training.small import run_to, small_run
+from vitlab.cli.main import main
 from vitlab.errors import TrainingError
 from vitlab.training.run_folder import RunDirectory
 from vitlab.training.watch import curve, progress_of, watch
@@ -31,6 +34,18 @@ def test_a_stopped_run_is_shown_as_it_is(stopped: Path, capsys: pytest.CaptureFi
         assert words in str(found)
     assert found.to_json()["state"] == "stopped (terminated)"
     assert capsys.readouterr().err == ""
+
+
+def test_the_command_shows_a_stopped_run_and_succeeds(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", str(stopped), "--once"]) == 0  # the run's own command ended with 143
+    assert "12 of 20 (60 %)" in capsys.readouterr().out
+
+
+def test_of_a_sweep_the_run_that_wrote_last_is_shown(stopped: Path, tmp_path: Path) -> None:
+    for place, time in (("trials/a", 2), ("trials/b", 3), ("final", 1)):
+        shutil.copytree(stopped, tmp_path / place, symlinks=True)
+        os.utime(tmp_path / place / "events.jsonl", (time, time))
+    assert vitlab.watch(tmp_path, once=True).path == tmp_path / "trials" / "b"
 
 
 def test_a_running_run_is_followed_until_it_ends(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:

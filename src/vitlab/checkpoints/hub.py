@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import quote
 
-from vitlab.config.public_weights import PublicWeights, find_weights
+from vitlab.config.public_weights import PublicWeights, find_weights, public_weights
 from vitlab.config.serialize import Json, parsed
 from vitlab.data.catalog.download import Patience, RefusedError, TemporaryError, ask, download
 from vitlab.data.catalog.sets import RemoteFile
@@ -42,6 +43,15 @@ def is_hub(path: str | Path) -> bool:
     return isinstance(path, str) and path.startswith(PREFIX)
 
 
+_FILES = (".npz", ".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+
+
+def _near_name(text: str) -> str | None:
+    """The name of a model with public weights that a text is almost, if there is one."""
+    names = {name: None for row in public_weights() for name in (row.model, row.name) if name}
+    return next(iter(get_close_matches(text, list(names), n=1, cutoff=0.85)), None)
+
+
 def address_of(path: str | Path) -> tuple[str | Path, tuple[str, ...]]:
     """A path as it is; a model's name (ViT-B/16, vit_base_patch16_224.augreg_in21k) as the address of its public weights.
 
@@ -52,7 +62,9 @@ def address_of(path: str | Path) -> tuple[str | Path, tuple[str, ...]]:
         return path, ()
     try:
         weights = find_weights(text)
-    except ConfigError:
+    except ConfigError as error:
+        if Path(text).suffix not in _FILES and (near := _near_name(text)):
+            raise CheckpointError(f"no file, folder or public weights called {text!r}", hint=f"did you mean {near}?") from error
         return path, ()  # whoever reads it says that there is no such file
     if weights.needs is not None:
         raise CheckpointError(f"{weights.name} is not a model that vitlab builds: it needs {weights.needs}")

@@ -79,6 +79,11 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
     A head that was replaced (`model.head = nn.Linear(width, 5)`) is saved with its number of classes; the labels of the old one
     are left out.
     """
+    if not isinstance(checkpoint, Checkpoint):
+        raise CheckpointError(
+            f"cannot save {path}: a {type(checkpoint).__name__} is not a Checkpoint, which also knows its preprocessing and labels",
+            hint="vitlab.load gives one; or vitlab.Checkpoint(model=model, config=model.config, preprocess=...) makes one",
+        )
     model = checkpoint.model
     config = replace(checkpoint.config, num_classes=_classes(getattr(model, "head", None)))
     built = getattr(model, "config", None)  # another library's module has none

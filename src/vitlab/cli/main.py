@@ -159,7 +159,8 @@ def _run(verb: str, words: list[str]) -> int:
             result = function(**arguments, **({"progress": progress} if takes else {}))
         if verb == "train":
             result = result.run_to_end()
-    code = _ENDINGS.get(getattr(result, "reason", None) or "", 0)
+    # `watch` only shows how another command ended.
+    code = 0 if verb == "watch" else _ENDINGS.get(getattr(result, "reason", None) or "", 0)
     if code == 0 and verb != "predict" and os.environ.get("RANK", "0") == "0":
         console.show(result, as_json=as_json)
     return code

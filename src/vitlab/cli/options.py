@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, make_dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Literal, TextIO, Union, get_args, get_origin, get_type_hints
 
 import tyro
@@ -38,43 +38,6 @@ from vitlab.recipes.table import RECIPES
 from vitlab.studies.config import PseudoLabels
 
 NOT_OPTIONS = ("progress",)
-
-ELSEWHERE: dict[str, tuple[str, ...]] = {
-    "learning-rate": ("lr",),
-    "base-lr": ("lr",),
-    "learning-rates": ("lrs",),
-    "num-epochs": ("epochs",),
-    "max-epochs": ("epochs",),
-    "max-steps": ("steps",),
-    "bs": ("batch-size",),
-    "train-batch-size": ("batch-size",),
-    "per-device-train-batch-size": ("batch-size",),
-    "grad-accum-steps": ("micro-batch",),
-    "gradient-accumulation-steps": ("micro-batch",),
-    "img-size": ("image-size",),
-    "imgsz": ("image-size",),
-    "input-size": ("image-size",),
-    "resolution": ("image-size",),
-    "pretrained": ("from",),
-    "start": ("from",),
-    "checkpoint": ("from",),
-    "initial-checkpoint": ("from",),
-    "model-name-or-path": ("from",),
-    "output": ("out",),
-    "output-dir": ("out",),
-    "project": ("out",),
-    "num-workers": ("workers",),
-    "gpu": ("device",),
-    "amp": ("precision",),
-    "fp16": ("precision",),
-    "bf16": ("precision",),
-    "aa": ("preset",),
-    "log-wandb": ("track",),
-    "report-to": ("track",),
-    "force": ("overwrite",),
-    "topk": ("top",),
-}
-"""What options are called in timm, transformers, Ultralytics and Lightning -> their names here."""
 
 
 # --- words of the command line -> values --------------------------------------------------------------------------------------
@@ -318,13 +281,33 @@ def _arguments(function: Callable[..., Any]) -> type:
         type("Hints", (), {"__annotations__": annotations}), {**vars(api), **WORDS, "os": os}, include_extras=True
     )
     helps = documentation(function)
-    fields = [_field(one, _kind(hints[one.name]), *helps[one.name]) for one in asked]
+    spoken = partial(in_options, function)
+    texts = {name: (spoken(text), unset and spoken(unset)) for name, (text, unset) in helps.items()}
+    fields = [_field(one, _kind(hints[one.name]), *texts[one.name]) for one in asked]
     fields.append(
         ("json", Annotated[bool, tyro.conf.arg(name="json", help="print JSON", help_behavior_hint="")], field(default=False))
     )
     made = make_dataclass(function.__name__, fields, kw_only=True)
-    made.__doc__ = console.description(function)
+    made.__doc__ = spoken(console.description(function))
     return made
+
+
+_IN_BACKTICKS = re.compile(r"`([a-z][a-z_0-9]*)(?:=([^`\s]+))?`")
+
+
+def in_options(function: Callable[..., Any], text: str) -> str:
+    """A docstring's text on a help page: `image_size` is --image-size, what is given by its place is DATA, other words are bare."""
+    known = {one.name: one for one in parameters(function)}
+
+    def spoken(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        if name not in known:
+            return found[0].strip("`")
+        if known[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and name not in NAMES:
+            return name.upper()
+        return f"--{NAMES.get(name, name).replace('_', '-')}" + (f" {value}" if value not in (None, "True") else "")
+
+    return _IN_BACKTICKS.sub(spoken, text)
 
 
 def _field(parameter: inspect.Parameter, kind: Any, text: str, unset: str | None) -> tuple[str, Any, Any]:
@@ -436,7 +419,10 @@ def _usage_error(box: str, arguments: type, words: Sequence[str], verb: str) -> 
         if re.match(r"--?[A-Za-z]", option) and option.replace("_", "-") not in options:
             known = [name.lstrip("-") for name in options]
             said = option.lstrip("-").replace("_", "-")
-            near = [name for name in ELSEWHERE.get(said, ()) if name in known] or get_close_matches(said, known, n=1)
+            near = [name for name in renamed.ELSEWHERE.get(said, ()) if name in known] or get_close_matches(said, known, n=1)
+            if said in (by_place := _by_place(arguments)):
+                usage = f"vitlab {verb} {' '.join(by_place.values())}"
+                return UsageError(f"no option called {option}", hint=f"give it by its place: {usage}")
             return UsageError(f"no option called {option}", hint=f"did you mean --{near[0]}?" if near else ways)
     parts = _parts(box)
     text = " ".join(line.strip() for line in parts[0]) if parts else "the command line was not understood"
@@ -458,6 +444,17 @@ def _options(arguments: type, verb: str) -> list[str]:
     with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit), _columns(4096):
         _fill(arguments, ["--help"], verb)
     return ["-h", *re.findall(r"(?<!\S)--[a-z][\w.:-]*", page.getvalue())]
+
+
+def _by_place(arguments: type) -> dict[str, str]:
+    """The arguments that are given by their place: name -> how the usage line shows it."""
+    hints = get_type_hints(arguments, include_extras=True)
+    shown = {}
+    for name, hint in hints.items():
+        marks = get_args(hint)[1:]
+        if tyro.conf.Positional in marks:
+            shown[name.replace("_", "-")] = next(str(mark.metavar) for mark in marks if hasattr(mark, "metavar"))
+    return shown
 
 
 def _parts(box: str) -> list[list[str]]:

@@ -29,7 +29,8 @@ class DataFacts:
     `channels` is 1 for grey, 3 for color, or another number; `mean` and `std` are those of each channel where it is another number.
     `side` is the median shorter side in pixels. `imbalance` is the size of the largest
     class divided by that of the smallest. `splits` are those that exist, declared or made: some of train, val, test. `masks`: each
-    pixel has a class; `boxes`: each object has one and a box.
+    pixel has a class; `boxes`: each object has one and a box. `deep`: images have more than 8 bits; `dark`: and at the full scale
+    they are almost black.
     """
 
     dataset: str
@@ -44,6 +45,8 @@ class DataFacts:
     std: tuple[float, ...] | None = None
     masks: bool = False
     boxes: bool = False
+    deep: bool = False
+    dark: bool = False
 
     def __post_init__(self) -> None:
         if not self.dataset:

@@ -58,6 +58,45 @@ OPTIONS: dict[str, dict[str, str]] = {
 }
 """Verb -> its old options -> its options of today; an empty one for what is now given by its place."""
 
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "learning-rate": ("lr",),
+    "base-lr": ("lr",),
+    "learning-rates": ("lrs",),
+    "num-epochs": ("epochs",),
+    "max-epochs": ("epochs",),
+    "max-steps": ("steps",),
+    "bs": ("batch-size",),
+    "train-batch-size": ("batch-size",),
+    "per-device-train-batch-size": ("batch-size",),
+    "grad-accum-steps": ("micro-batch",),
+    "gradient-accumulation-steps": ("micro-batch",),
+    "img-size": ("image-size",),
+    "imgsz": ("image-size",),
+    "input-size": ("image-size",),
+    "resolution": ("image-size",),
+    "pretrained": ("from",),
+    "start": ("from",),
+    "checkpoint": ("from",),
+    "initial-checkpoint": ("from",),
+    "model-name-or-path": ("from",),
+    "output": ("out",),
+    "output-dir": ("out",),
+    "project": ("out",),
+    "num-workers": ("workers",),
+    "gpu": ("device",),
+    "amp": ("precision",),
+    "fp16": ("precision",),
+    "bf16": ("precision",),
+    "aa": ("preset",),
+    "log-wandb": ("track",),
+    "report-to": ("track",),
+    "force": ("overwrite",),
+    "topk": ("top",),
+    "predictions": ("per-image",),
+    "results-file": ("per-image", "out"),
+}
+"""What options are called in timm, transformers, Ultralytics and Lightning -> their names here."""
+
 
 def current(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """JSON of the dataclass called `name`, with the keys of today. A key given twice, by its old and new name, is refused."""

@@ -570,7 +570,7 @@ def align_labels(dataset: Sequence[str], model: Sequence[str], *, reorder: bool 
         raise DataError(
             f"the data has {len(dataset)} classes and the model {len(model)}; the model does not know {listed(unknown)}"
             + (f", the data does not have {listed(missing)}" if missing else ""),
-            hint="evaluate on data with the model's classes, or fine-tune the model on these",
+            hint="evaluate on data with the model's classes, fine-tune the model on these, or give a `mapping`",
         )
     if not reorder:
         if missing:

@@ -360,7 +360,7 @@ def other_channels(name: str, given: int | None, channels: int) -> DataError:
     """The error for an image with another number of channels; `given` is None for a file of a format of grey and colour images."""
     has = "a grey or colour image" if given is None else f"an image of {given} channel{'' if given == 1 else 's'}"
     return DataError(
-        f"{name} is {has}; the model takes {channels}",
+        f"{name} is {has}; the model takes {channels} channel{'' if channels == 1 else 's'}",
         hint="remove it, or train with `channels`, the number that the images have",
     )
 
@@ -376,21 +376,26 @@ def _open(content: bytes, header: Header, *, name: str, limits: DecodeLimits, ch
     return owned(upright(pixels_HWC, orientation_of(exif.removeprefix(b"Exif\x00\x00"))))
 
 
-def _open_numbers(
-    content: bytes, header: Header, *, name: str, limits: DecodeLimits, channels: int | None, scale: PixelScale
-) -> Pixels:
-    """An array or a DICOM file, or a TIFF that Pillow does not read."""
+def open_numbers(content: bytes, header: Header, *, name: str, limits: DecodeLimits) -> Stored:
+    """The header of an array or a DICOM file, or of a TIFF that Pillow does not read."""
     match header.format:
         case "npy":
-            stored = open_npy(content, name=name)
+            return open_npy(content, name=name)
         case "dicom":
 
             def inner(jpeg: bytes, channels: int) -> Pixels:
                 return decode(jpeg, name=f"the image in {name}", limits=limits, channels=channels)
 
-            stored = open_dicom(content, name=name, limits=limits, decode_jpeg=inner)
+            return open_dicom(content, name=name, limits=limits, decode_jpeg=inner)
         case _:
-            stored = open_tiff(content, name=name)
+            return open_tiff(content, name=name)
+
+
+def _open_numbers(
+    content: bytes, header: Header, *, name: str, limits: DecodeLimits, channels: int | None, scale: PixelScale
+) -> Pixels:
+    """An array or a DICOM file, or a TIFF that Pillow does not read."""
+    stored = open_numbers(content, header, name=name, limits=limits)
     _check_stored(stored, name=name, limits=limits, size=len(content), channels=channels)
     image_HWC = levels(stored.read(), name=name, scale=scale, span=stored.span, inverted=stored.inverted)
     if channels is None:

@@ -36,7 +36,8 @@ class Stored:
     """An image in a file whose header has been read: its size, and `read`, which gives its numbers [H, W, C].
 
     `bytes_per_pixel` is the memory that reading and scaling take for each pixel. `span` is the range of its numbers that `full`
-    scales to 0 to 255, if the file states one; `inverted` says that its least number is white.
+    scales to 0 to 255, if the file states one; `inverted` says that its least number is white. `bits` are those of a whole number
+    whose range the file does not state, else 0.
     """
 
     height: int
@@ -46,6 +47,7 @@ class Stored:
     read: Callable[[], Numbers]
     span: tuple[float, float] | None = None
     inverted: bool = False
+    bits: int = 0
 
 
 def _memory(channels: int, itemsize: int) -> int:
@@ -70,7 +72,14 @@ def open_npy(content: bytes, *, name: str) -> Stored:
         flat = np.frombuffer(content, dtype, count, header.bytes)
         return flat.reshape((height, width, channels), order="F" if header.fortran else "C").astype(dtype.newbyteorder("="))
 
-    return Stored(height=height, width=width, channels=channels, bytes_per_pixel=_memory(channels, dtype.itemsize), read=read)
+    return Stored(
+        height=height,
+        width=width,
+        channels=channels,
+        bytes_per_pixel=_memory(channels, dtype.itemsize),
+        read=read,
+        bits=8 * dtype.itemsize if dtype.kind in "ui" else 0,
+    )
 
 
 _PLAIN, _DEFLATE = 1, (8, 32946)  # TIFF's numbers of compressions

@@ -176,21 +176,18 @@ def evaluate(
     found = _without_unmapped(found, dataset, targets)
     per_image = compare_with_targets(found, targets)
     indices = [*found.indices_N.tolist(), *(failure.index for failure in found.failures)]
-    return Evaluation(
-        result=classify(
-            found,
-            per_image,
-            targets,
-            failed_labels=[_one(dataset.label(failure.index)) for failure in found.failures],
-            real=None if real is None else [real[index] for index in indices],
-            config=config,
-        ),
-        logits=found,
-        per_image=per_image,
-        targets=targets,
-        real=real,
-        notes=engine.notes,
+    classified = classify(
+        found,
+        per_image,
+        targets,
+        failed_labels=[_one(dataset.label(failure.index)) for failure in found.failures],
+        real=None if real is None else [real[index] for index in indices],
+        config=config,
     )
+    notes = engine.notes
+    if config.precision is not None and classified.operating_point is None:
+        notes = (*notes, f"no threshold: at no confidence are {_percent(config.precision)} of the predictions correct")
+    return Evaluation(result=classified, logits=found, per_image=per_image, targets=targets, real=real, notes=notes)
 
 
 def engine_for(checkpoint: Checkpoint, config: EvaluateConfig) -> Engine:

@@ -85,7 +85,7 @@ class LabelCheck(Displayed):
     @property
     def problems(self) -> list[str]:
         """What should be looked at before training."""
-        found = f"{len(self.suspects):,} labels are likely wrong"
+        found = "1 label is likely wrong" if len(self.suspects) == 1 else f"{len(self.suspects):,} labels are likely wrong"
         return [*self.check.problems, *([found] if self.suspects else [])]
 
     def to_json(self) -> dict[str, Any]:
@@ -104,10 +104,10 @@ class LabelCheck(Displayed):
         """The checks, then the first suspects and outliers."""
         yield from self.check.tables()
         yield {
-            "predicted out of fold": f"{100 * self.accuracy:.2f} % of {self.images:,} labels",
+            "labels predicted": f"{100 * self.accuracy:.2f} % of {self.images:,}, each by a classifier fitted to other images",
             "likely wrong labels": len(self.suspects),
             "outliers": len(self.outliers),
-            **{f"written {place}": str(path) for place, path in enumerate(self.files, 1)},
+            **({"written": ", ".join(map(str, self.files))} if self.files else {}),
         }
         if self.suspects:
             yield [

@@ -260,7 +260,8 @@ def _unit(features_ND: Features) -> Features:
 
 
 def _not_an_index(path: Path, why: str) -> DataError:
-    return DataError(f"{printable(str(path))} is not a search index: {printable(why)}", hint="vitlab embed writes one")
+    hint = "vitlab embed writes one; give the image first, then the index"
+    return DataError(f"{printable(str(path))} is not a search index: {printable(why)}", hint=hint)
 
 
 def embed(

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, overload
+from unicodedata import combining, east_asian_width
 
 from vitlab.io.text import printable
 
@@ -147,8 +148,8 @@ def _html(block: Block) -> str:
 def facts_text(facts: Mapping[str, Value]) -> str:
     """One thing: a line for each of its properties."""
     lines = {key.replace("_", " "): cell(value) for key, value in facts.items()}
-    width = max(map(len, lines), default=0)
-    return "\n".join(f"{name:{width}}  {text}".rstrip() for name, text in lines.items())
+    width = max(map(columns_of, lines), default=0)
+    return "\n".join(f"{_filled(name, width)}  {text}".rstrip() for name, text in lines.items())
 
 
 def rows_text(rows: Sequence[Mapping[str, Value]]) -> str:
@@ -156,15 +157,23 @@ def rows_text(rows: Sequence[Mapping[str, Value]]) -> str:
     columns = list(rows[0]) if rows else []
     heads = [column.replace("_", " ") for column in columns]
     cells = [[cell(row[column]) for column in columns] for row in rows]
-    widths = [max(map(len, texts)) for texts in zip(heads, *cells, strict=True)]
+    widths = [max(map(columns_of, texts)) for texts in zip(heads, *cells, strict=True)]
     numeric = [all(isinstance(row[column], int | float) for row in rows) for column in columns]
     lines = []
     for texts in [heads, *cells]:
-        padded = [
-            text.rjust(width) if right else text.ljust(width) for text, width, right in zip(texts, widths, numeric, strict=True)
-        ]
+        padded = [_filled(text, width, right=right) for text, width, right in zip(texts, widths, numeric, strict=True)]
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
+
+
+def columns_of(text: str) -> int:
+    """Columns of a terminal that a text takes: two for each Chinese, Japanese or Korean character, none for a combining mark."""
+    return sum(0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _filled(text: str, width: int, *, right: bool = False) -> str:
+    space = " " * (width - columns_of(text))
+    return space + text if right else text + space
 
 
 def facts_html(facts: Mapping[str, Value]) -> str:

@@ -90,9 +90,13 @@ def _size(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: bool)
 
 
 def _channels(run: RunConfig, facts: RunFacts) -> str:
-    """How channels other than grey and RGB are read, and the scale of their pixels if it is not the usual one."""
+    """How channels other than grey and RGB are read, and the scale of pixels of more than 8 bits."""
     channels, preprocess, data = run.model.channels, run.preprocess, facts.data
-    scale = "" if preprocess.pixel_scale == "full" else f"numbers of more than 8 bits are scaled by {preprocess.pixel_scale}"
+    scale, deep = "", data is not None and data.deep
+    if deep or preprocess.pixel_scale != "full":
+        scale = f"numbers of more than 8 bits are scaled by {preprocess.pixel_scale}"
+    if data is not None and data.dark and preprocess.pixel_scale == "full":
+        scale += ", at which these images are almost black; `pixel_scale=percentile` takes the range of each image instead"
     if channels in (1, 3) and (facts.start is None or facts.start.model.channels == channels):
         return f"pixels: {scale}" if scale else ""
     text = f"channels: {channels}"
@@ -135,7 +139,8 @@ def _length(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: boo
         return "length: no steps after the head is fitted"
     text = f"length: {steps:,} {'step' if steps == 1 else 'steps'} of {batch:,} images"
     if facts.data is not None:
-        epochs = f"{steps * batch / facts.data.images:.3g}"
+        exact = steps * batch / facts.data.images
+        epochs = f"{exact:.3g}" if exact < 100 else f"{exact:,.0f}"
         text += f", {epochs} epoch{'' if epochs == '1' else 's'}"
     if overrides.steps is not None or overrides.epochs is not None:
         return f"{text}, as requested"

@@ -50,17 +50,19 @@ def write_page(path: Path, found: LabelCheck, dataset: Dataset, *, progress: Pro
         far.append(f"<figure>{_image(dataset, odd.index, odd.name)}{words}</figure>")
         progress("page", len(suspects) + place + 1, total)
     title = _text(data)
+    count = len(found.suspects)
+    wrong = "1 label is likely wrong" if count == 1 else f"{count:,} labels are likely wrong"
     more = f" The first {_MOST:,} are shown." if len(found.suspects) > _MOST else ""
     text = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Labels of {title}</title>
 <style>{_STYLE}</style></head><body>
 <h1>Labels of {title}</h1>
 <p>{found.images:,} images; {100 * found.accuracy:.1f} % of their labels are predicted by a classifier fitted to the others.</p>
-<h2>{len(found.suspects):,} labels are likely wrong</h2>
+<h2>{wrong}</h2>
 <p>The label is struck out; the suggestion below it is the class that a classifier predicts. Both have their probability. The most
 certain come first.{more}</p>
 <main>{"".join(cards)}</main>
-<h2>{len(found.outliers):,} outliers</h2>
+<h2>{len(found.outliers):,} {"outlier" if len(found.outliers) == 1 else "outliers"}</h2>
 <p>Images that are far from their nearest neighbours, the farthest first: look whether they belong here.</p>
 <main>{"".join(far)}</main>
 </body></html>

@@ -67,7 +67,7 @@ _NAMES = {
 class WrittenReport(Displayed):
     """A report: its path, its size in bytes, and the accuracy, mean IoU or AP50 it leads with, None where it has none.
 
-    `address` is where it was written, if that is not on disk.
+    `address` is where it was written, if that is not on disk. `notes` say what is unusual about the run.
     """
 
     path: Path
@@ -76,6 +76,7 @@ class WrittenReport(Displayed):
     interval: tuple[float, float] | None
     images: int
     address: str | None = None
+    notes: tuple[str, ...] = ()
 
     def tables(self) -> Iterable[Block]:
         """Where the report is, and the accuracy it leads with."""
@@ -167,7 +168,8 @@ def write_report(
     accuracy, interval, images = _headline(None if evaluation is None else evaluation.result.result)
     if dense is not None:
         accuracy, interval, images = dense.summary.value, dense.summary.interval, len(dense.evaluation.images)
-    return WrittenReport(path=path, bytes=len(text.encode()), accuracy=accuracy, interval=interval, images=images)
+    size = len(text.encode())
+    return WrittenReport(path=path, bytes=size, accuracy=accuracy, interval=interval, images=images, notes=record.notes)
 
 
 def render(**values: object) -> str:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from vitlab import __version__
 from vitlab.checkpoints.checkpoint import Checkpoint, of_one_size
+from vitlab.checkpoints.reading import AVERAGED, model_in
 from vitlab.config.data import DecodeLimits, Split
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.config.run import RunConfig
@@ -130,7 +131,9 @@ class DataCard:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read a run folder; TrainingError where it is none, or has no checkpoint yet."""
+    """Read the folder of a run, or of a sweep, whose last run is meant; an error where it is none, or has no checkpoint yet."""
+    if (folder / "sweep.json").is_file():
+        folder = folder / "final"
     directory = RunDirectory(folder)
     run = directory.config() if folder.is_dir() else None
     if run is None:
@@ -139,12 +142,10 @@ def read_run(folder: Path) -> RunRecord:
             hint="give the folder that pretrain, finetune, train or quickstart wrote; vitlab evaluate takes a checkpoint",
         )
     notes: list[str] = []
-    model = folder / "model.safetensors"
-    if not model.exists():
-        model = folder / "last" / "model.safetensors"
-        if not model.exists():
-            raise TrainingError(f"the run in {folder} has no checkpoint yet", hint="run its command again to resume it")
-        notes.append("The run is not finished: this is its last checkpoint.")
+    model = model_in(folder)
+    if model != folder / "model.safetensors":
+        weights = "averaged weights" if model.name == AVERAGED else "weights"
+        notes.append(f"The run is not finished: these are the {weights} of its last checkpoint.")
     made = datetime.fromtimestamp(model.stat().st_mtime, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
     return RunRecord(folder=folder, run=run, model=model, history=_history(directory), made=made, notes=tuple(notes))
 

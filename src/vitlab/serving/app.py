@@ -254,7 +254,8 @@ def _as_refusal(fault: Exception) -> Refusal:
     if isinstance(fault, HTTPException):
         match fault.status_code:
             case 404:
-                return Refusal("not_found", "there is no such path", hint="/openapi.json lists the paths")
+                hint = "there are /v1/predict, /v1/embed, /v1/explain, /v1/models and others: /openapi.json lists them"
+                return Refusal("not_found", "there is no such path", hint=hint)
             case 405:
                 return Refusal("method_not_allowed", "the path does not take this method", hint="/openapi.json lists the methods")
             case _:

@@ -238,6 +238,14 @@ def _ending(event: Finished) -> str:
             return f"stopped at step {event.step:,} after {took}{why}; checkpoint saved; run the same command to resume"
 
 
+def _unsaid(event: SweepEvent, said: set[str]) -> Iterable[str]:
+    """The lines of an event without notes that were said before: the runs of a sweep start from the same checkpoint."""
+    for line in event_lines(event):
+        if not line.startswith("note: ") or line not in said:
+            said.add(line)
+            yield line
+
+
 class Lines:
     """A line for each event worth knowing, and every `seconds` a line on the progress."""
 
@@ -248,10 +256,11 @@ class Lines:
         self.pace: Pace | None = None
         self.later_runs = 0
         self.last = clock()
+        self.said = set[str]()
 
     def on_event(self, event: SweepEvent) -> None:
         """Print the event, or for a step the progress, if it is time."""
-        for line in event_lines(event):
+        for line in _unsaid(event, self.said):
             self._print(line)
         if isinstance(event, TrialStarted):
             self.later_runs = event.runs - event.number
@@ -280,6 +289,7 @@ class Display:
         self.later_runs = 0
         self.refreshed = -math.inf
         self.live: Live | None = None
+        self.said = set[str]()
 
     def on_event(self, event: SweepEvent) -> None:
         """Refresh at most five times a second, and print above the bar what is more than a step."""
@@ -287,7 +297,7 @@ class Display:
             self.pace.on_event(event)
         if isinstance(event, Finished):
             self.close()
-        for line in event_lines(event):
+        for line in _unsaid(event, self.said):
             self.console.print(Text(printable(line)))  # never as markup: file and class names may hold anything
         if isinstance(event, TrialStarted):
             self.later_runs = event.runs - event.number

@@ -25,7 +25,7 @@ from vitlab.config.train import mean_area
 from vitlab.config.vit import ViTConfig
 from vitlab.data.batch import Batch
 from vitlab.data.dataset import SPLITS, Dataset, ImageDataset, Label, RawSample
-from vitlab.data.decode import Pixels, decode, fit_channels
+from vitlab.data.decode import Pixels, decode, fit_channels, format_of
 from vitlab.data.frame import BatchBoxes
 from vitlab.data.native import budget_of, to_rows
 from vitlab.data.opening import open_dataset
@@ -90,6 +90,8 @@ def survey(
         std=inspected.std,
         masks=isinstance(whole, ImageDataset) and whole.masks is not None,
         boxes=isinstance(whole, ImageDataset) and whole.boxes is not None,
+        deep=inspected.deep,
+        dark=inspected.dark,
     )
 
 
@@ -109,18 +111,37 @@ def _count_splits(whole: ImageDataset, rule: SplitRule, spec: str) -> tuple[int,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Inspected:
-    """What some images of a dataset show: their channels, median shorter side, and mean and std of other channels than RGB."""
+    """What some images of a dataset show: their channels, median shorter side, and mean and std of other channels than RGB.
+
+    `deep` and `dark` are those of `DataFacts`.
+    """
 
     channels: int
     side: int
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    deep: bool = False
+    dark: bool = False
+
+
+_ONLY_8_BITS = ("jpeg", "webp", "bmp", "gif")
+_DARK = 64  # levels of 8 bits: a quarter of them
+
+
+def _depth(content: bytes | Pixels, name: str) -> tuple[bool, bool]:
+    """Whether an image that can be read has more than 8 bits, so that its scale matters, and is almost black at the full scale."""
+    if not isinstance(content, bytes) or format_of(content) in _ONLY_8_BITS:
+        return False, False
+    full_HWC = decode(content, name=name, channels=None, scale="full")
+    deep = not np.array_equal(full_HWC, decode(content, name=name, channels=None, scale="percentile"))
+    return deep, deep and int(full_HWC.max()) < _DARK
 
 
 def _inspect(dataset: Dataset, channels: int | None, scale: PixelScale) -> _Inspected:
     """Channels are as asked, or 1 if all inspected images are grey, 3 if they are colour, else the number that all of them have."""
     wanted = channels if channels not in (1, 3, 4) else None
     colors, images, refused = [], list[tuple[str, Pixels]](), list[DataError]()
+    depths = list[tuple[bool, bool]]()
     for index in np.unique(np.linspace(0, len(dataset) - 1, _INSPECTED).astype(int)).tolist():
         raw = dataset.read(index)
         try:
@@ -137,14 +158,16 @@ def _inspect(dataset: Dataset, channels: int | None, scale: PixelScale) -> _Insp
             continue  # the loader reports it when its turn comes
         images.append((raw.name, image_HWC))
         colors.append(_has_color(image_HWC))
+        depths.append(_depth(content, raw.name))
     if not images and wanted is not None:
         raise refused[0]
     if not images:
         raise DataError(f"none of {_INSPECTED} images can be read", hint="run `vitlab data check` to list what is wrong")
     side = round(statistics.median(min(image_HWC.shape[:2]) for _, image_HWC in images))
     found = _same_channels(images)
+    deep, dark = any(each for each, _ in depths), all(each for _, each in depths)
     if found in (1, 3, 4):
-        return _Inspected(channels=channels or (3 if any(colors) else 1), side=side)
+        return _Inspected(channels=channels or (3 if any(colors) else 1), side=side, deep=deep, dark=dark)
     pixels_NC = np.concatenate([_sampled(image_HWC) for _, image_HWC in images]).astype(np.float64) / 255
     std_C = np.maximum(pixels_NC.std(axis=0), _LEAST_STD)
     return _Inspected(
@@ -152,6 +175,8 @@ def _inspect(dataset: Dataset, channels: int | None, scale: PixelScale) -> _Insp
         side=side,
         mean=tuple(round(float(value), 4) for value in pixels_NC.mean(axis=0)),
         std=tuple(round(float(value), 4) for value in std_C),
+        deep=deep,
+        dark=dark,
     )
 
 

@@ -91,8 +91,16 @@ def curve(losses: tuple[float, ...], *, columns: int = _CURVE) -> str:
     return f"{''.join(bars)}  {high:.3g} to {low:.3g}"
 
 
+def _latest(folder: Path) -> Path:
+    """The folder of a run as it is; of a sweep, that of the run which wrote last."""
+    runs = [] if (folder / "run.json").exists() else [*folder.glob("trials/*/run.json"), *folder.glob("final/run.json")]
+    written = [file for run in runs if (file := run.with_name("events.jsonl")).exists()]
+    return max(written, key=lambda file: file.stat().st_mtime_ns).parent if written else folder
+
+
 def progress_of(folder: Path) -> Progress:
-    """How far the run in a folder is; TrainingError if there is none."""
+    """How far the run in a folder is, of a sweep its latest run; TrainingError if there is none."""
+    folder = _latest(folder)
     directory = RunDirectory(folder)
     config = directory.config() if folder.is_dir() else None
     if config is None:

@@ -23,7 +23,7 @@ from PIL import GifImagePlugin
 from vitlab.config.data import DecodeLimits, ImageFormat, SplitRule
 from vitlab.config.serialize import to_json
 from vitlab.data.dataset import IGNORED, SPLITS, UNDECLARED, Dataset, Faults, ImageBoxes, ImageDataset, RawSample
-from vitlab.data.decode import CHANNELS, Header, check, decode, tiff_numbers
+from vitlab.data.decode import CHANNELS, Header, check, decode, open_numbers, tiff_numbers
 from vitlab.data.jpeg import orientation_of
 from vitlab.data.opening import open_dataset
 from vitlab.data.quality.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
@@ -239,9 +239,9 @@ def image_facts(sample: RawSample, limits: DecodeLimits) -> ImageFacts:
     if isinstance(content, bytes):
         header = check(content, name=sample.name, limits=limits)
         image_HWC = decode(content, name=sample.name, limits=limits, channels=None, scale="percentile")
-        colours, odd = _stored(content, header)
+        colours, odd = _stored(content, header, sample.name, limits)
         if _DEEP in odd and int(decode(content, name=sample.name, limits=limits, channels=None).max()) < _DARK:
-            odd.append("in the lowest quarter of its 16 bits, so almost black unless the pixel scale is percentile or file")
+            odd.append("almost black, in the lowest quarter of 16 bits, unless the pixel scale is percentile or file")
         if (channels := image_HWC.shape[2]) != 3:
             colours = f"{channels} channels"
         text = _ENDINGS.get(PurePosixPath(sample.name).suffix.lower())
@@ -299,7 +299,7 @@ def _box_fault(name: str, boxes: ImageBoxes, size: tuple[int, int]) -> str | Non
     return None
 
 
-def _stored(content: bytes, header: Header) -> tuple[str, list[str]]:
+def _stored(content: bytes, header: Header, name: str, limits: DecodeLimits) -> tuple[str, list[str]]:
     """The colours of an image, and what is unusual, from its headers."""
     odd: list[str] = []
     match header.format:
@@ -328,7 +328,11 @@ def _stored(content: bytes, header: Header) -> tuple[str, list[str]]:
             bits, grey = tiff_numbers(content)
             colours, exif = "grey" if grey else "colour", b""
             odd += [_DEEP] if bits == 16 else []
-        case _:
+        case "npy" | "dicom":
+            stored = open_numbers(content, header, name=name, limits=limits)
+            colours, exif = "grey" if stored.channels == 1 else "colour", b""
+            odd += [_DEEP] if stored.bits == 16 else []
+        case "bmp":
             colours, exif = "colour", b""
     if (orientation := orientation_of(exif)) != 1:
         odd.append(f"turned by EXIF ({orientation})")
@@ -709,7 +713,7 @@ class DataCheck(Displayed):
         yield from self._section("leaks between splits", [_group(group) for group in leaks])
         yield from self._section("the same image with different labels", [_group(group) for group in conflicts])
         yield from self._section("duplicates within a split", [_group(group) for group in within])
-        yield from self._section("odd images", [f"{odd.what}: {odd.image.name}" for odd in report.odd])
+        yield from self._section("odd images", _odd_images(report.odd))
         yield from _lines("classes", self._classes(), empty=False)
 
     def _section(self, title: str, lines: Sequence[str]) -> Iterable[Block]:
@@ -759,6 +763,17 @@ def _group(group: Duplicates) -> str:
     how = "identical" if group.exact else f"{group.likeness:.3f} alike" + (", mirrored" if group.mirrored else "")
     more = f" = {len(group.images) - _MEMBERS:,} more" if len(group.images) > _MEMBERS else ""
     return f"{how}: {' = '.join(map(_image, group.images[:_MEMBERS]))}{more}"
+
+
+def _odd_images(found: Sequence[Odd]) -> list[str]:
+    """A line for each kind of oddity, with the names of its first images."""
+    names = defaultdict[str, list[str]](list)
+    for odd in found:
+        names[odd.what].append(odd.image.name)
+    return [
+        f"{what}: {', '.join(each[:_MEMBERS])}" + (f" and {len(each) - _MEMBERS:,} more" if len(each) > _MEMBERS else "")
+        for what, each in names.items()
+    ]
 
 
 def _image(image: Image) -> str:

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 
 from vitlab.data.dataset import Dataset
 from vitlab.data.decode import as_rgb, decode
-from vitlab.data.quality.fonts import Font, drawable, font_for
+from vitlab.data.quality.fonts import Font, drawable, font_for, undrawable
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.atomic import cannot_write, write_bytes
 from vitlab.io.progress import ProgressCallback, silent
@@ -30,13 +30,17 @@ _MOST = 2500  # images; a larger sheet is hard to look at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContactSheet:
-    """Facts about a sheet: its images and classes, the number of broken images, and its size in pixels."""
+    """Facts about a sheet: its images and classes, the number of broken images, and its size in pixels.
+
+    `undrawable` are letters of labels that no font of this machine has.
+    """
 
     images: int
     classes: int
     broken: int
     height: int
     width: int
+    undrawable: str = ""
 
 
 def write_sheet(
@@ -66,6 +70,7 @@ def write_sheet(
         broken=sum(cell.image is None for cell in cells),
         height=sheet.height,
         width=sheet.width,
+        undrawable=undrawable(cell.label for cell in cells),
     )
 
 

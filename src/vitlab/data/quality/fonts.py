@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 
 from PIL import ImageFont
@@ -38,6 +38,9 @@ _KNOWN = (
 )
 
 
+_TRIED = 12  # pixels of a letter that is looked for
+
+
 def font_for(text: str, size: int) -> Font:
     """The font that shows the text, or most of its letters."""
     usual = ImageFont.load_default(size)
@@ -63,6 +66,13 @@ def drawable(text: str, font: Font | Callable[[str], bool]) -> str:
             plain = unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode()
             letters.append(plain or f"U+{ord(letter):04X} ")
     return "".join(letters).rstrip()
+
+
+def undrawable(texts: Iterable[str]) -> str:
+    """The letters of some texts that no known font of this machine has, each once: they are drawn as code points."""
+    letters = sorted({letter for text in texts for letter in text})
+    lacking = [one for one in letters if drawable(one, font_for(one, _TRIED)).startswith("U+")]
+    return "".join(lacking)
 
 
 def has(font: Font, letter: str) -> bool:
