@@ -5,7 +5,7 @@ stop the thread that decodes again and again; here they run on another core, and
 order in which it needs them, as cheaply as from a file.
 
 Both are forks of the launcher (worker.py) and are joined by a socket. The worker sends rows; for each of them it receives a head
-(`_HEAD`) and the bytes, or an error. The fetcher ends when the socket closes.
+(`_HEAD`) and the bytes, or a pickled error. The fetcher ends when the socket closes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import pickle
 import socket
 import struct
 import threading
-import traceback
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -70,11 +69,10 @@ def _send_all(contents: Contents, rows: SimpleQueue[int], connection: socket.soc
 def _read(contents: Contents, row: int) -> tuple[bool, bytes]:
     try:
         content = contents.read(row)
-    except VitlabError as error:
+    except (VitlabError, OSError) as error:
         return False, pickle.dumps(error)
-    except Exception as error:  # noqa: BLE001 (any error must reach the worker)
-        wrong = f"{type(error).__name__}: {error}"
-        return False, pickle.dumps(StorageError(wrong, hint=f"this is a bug in the reader: {traceback.format_exc()}"))
+    except Exception:  # noqa: BLE001 (a bug: the worker reads the row itself and has all of the traceback)
+        return False, b""
     assert isinstance(content, bytes), "images on a server are files"
     return True, content
 
@@ -110,14 +108,14 @@ class FetchedContents:
 
     def read(self, row: int) -> bytes:
         """The bytes of an image: from the fetcher if it is the next one of the piece; else they are read here."""
-        if not self._piece or self._piece[0] != row:
-            content = self._contents.read(row)
-            assert isinstance(content, bytes), "images on a server are files"
-            return content
-        good, data = self._receive()
-        if not good:
+        good, data = self._receive() if self._piece and self._piece[0] == row else (False, b"")
+        if good:
+            return data
+        if data:
             raise pickle.loads(data)  # noqa: S301 (made by our own fetcher, at the other end of a socket without a name)
-        return data
+        content = self._contents.read(row)
+        assert isinstance(content, bytes), "images on a server are files"
+        return content
 
     def _receive(self) -> tuple[bool, bytes]:
         self._piece.popleft()
