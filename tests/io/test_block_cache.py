@@ -235,7 +235,9 @@ def test_a_cache_whose_writer_is_killed_is_used_and_filled_by_the_next(tmp_path:
     processes.run([sys.executable, "-c", FILL, str(folder), str(diary), "range(60)"])
     cache = BlockCache(folder, 2**30)
     assert all(cache.get(f"block {number}") == bytes([number]) * 300_000 for number in range(60))
-    assert before < len(diary.read_text().splitlines()) <= 60 + 3  # a killed writer loses the block that it was writing, and no other
+    assert (
+        before < len(diary.read_text().splitlines()) <= 60 + 3
+    )  # a killed writer loses the block that it was writing, and no other
     assert all(file.name.isalnum() for file in folder.rglob("*") if file.is_file())
 
 

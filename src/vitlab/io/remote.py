@@ -214,8 +214,10 @@ class _Process:
         """End what it has open."""
         for pool in self.pools.values():
             pool.close()
-        for answer in (*self.coming.values(), *(waiting.answer for waiting in self.expected.values())):
-            answer.cancel()
+        for coming in self.coming.values():
+            coming.cancel()
+        for waiting in self.expected.values():
+            waiting.answer.cancel()
         for connection in itertools.chain(*self.connections.values()):
             connection.close()
 

@@ -197,9 +197,7 @@ def _end_with_caller(control: Connection, workers: dict[int, int]) -> None:
             os.kill(pid, signal.SIGKILL)  # it has nothing to save, and a hanging worker ignores other signals
 
 
-def _serve(
-    number: int, connection: Connection, filler: Filler, shared: Shared, on_task: Callable[[], None] = lambda: None
-) -> None:
+def _serve(number: int, connection: Connection, filler: Filler, shared: Shared, on_task: Callable[[], None] = lambda: None) -> None:
     """Fill rows until the connection closes; `on_task` is called before each task."""
     tasks: SimpleQueue[Task] = SimpleQueue()
     threading.Thread(target=_listen, args=(connection, tasks, filler, shared), daemon=True).start()
