@@ -250,27 +250,6 @@ def test_two_processes_that_fill_a_cache_at_once_fetch_each_block_once(tmp_path:
     assert sorted(map(int, diary.read_text().splitlines())) == list(range(60))
 
 
-def test_blocks_are_written_when_no_other_is_on_its_way_or_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitlab.io.block_cache._MOST_UNWRITTEN", 2)
-    cache, slow = BlockCache(tmp_path, 2**30), threading.Event()
-
-    def late() -> bytes:
-        assert slow.wait(PATIENCE)
-        return b"late"
-
-    with ThreadPoolExecutor(4) as pool:
-        answers = [pool.submit(cache.fill, "late", late)]
-        eventually(lambda: cache._fetching == 1)
-        answers += [pool.submit(cache.fill, key, key.encode) for key in ("a", "b")]
-        eventually(lambda: cache._unwritten == 2)
-        assert not any(key in cache for key in ("late", "a", "b"))
-        answers.append(pool.submit(cache.fill, "c", b"c".__bytes__))
-        eventually(lambda: "c" in cache)  # three wait: one of them is written
-        slow.set()
-        assert [answer.result(PATIENCE) for answer in answers] == [b"late", b"a", b"b", b"c"]
-    assert [cache.get(key) for key in ("late", "a", "b", "c")] == [b"late", b"a", b"b", b"c"]
-
-
 def test_a_file_of_another_format_under_the_same_name_is_no_block(tmp_path: Path) -> None:
     cache = BlockCache(tmp_path, 2**30)
     put(cache, "a", b"content")

@@ -17,7 +17,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -31,7 +31,6 @@ _PIECE = 2**18  # bytes
 _LARGEST = 2**30  # bytes of a block, which is read by one call
 _UNUSED = 3600.0  # seconds after which the file of a killed writer is removed
 _SAME_USE = 60.0  # seconds in which the uses of a block count as one
-_MOST_UNWRITTEN = 32  # blocks in memory that wait to be written
 _POLL = 0.01  # seconds
 _LONGEST_WAIT = 120.0  # seconds
 _DEFAULT = 20 * 2**30
@@ -51,9 +50,6 @@ class BlockCache:
         self.limit = limit
         self._lock = threading.Lock()
         self._busy = threading.Lock()  # one thread verifies or writes: many would take the CPU from the thread that decodes
-        self._arrived = threading.Condition()
-        self._fetching = 0  # blocks that are on their way to this process
-        self._unwritten = 0  # blocks that have arrived
         self._written: int | None = None  # bytes that this process wrote since it counted the cache
         self._verified: dict[str, tuple[_Version, float]] = {}  # path -> the file that was verified, and when it was marked as used
 
@@ -124,10 +120,9 @@ class BlockCache:
             return fetch() if there is None else there
         kept = False
         try:
-            with self._counted():
-                content = fetch()
+            content = fetch()
             if len(content) + _SUM <= min(self.limit // 10, _LARGEST):
-                with self._later(), self._busy:
+                with self._busy:
                     kept = _written(path, partial, handle, content)
             if kept:
                 self._count(path, handle, parts=parts)
@@ -137,31 +132,6 @@ class BlockCache:
                     os.unlink(partial)  # noqa: PTH108 (before it is unlocked)
             os.close(handle)
         return content
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        """Whoever writes lets a fetch go first: somebody waits for what it brings, and for nothing that is written."""
-        with self._arrived:
-            self._fetching += 1
-        try:
-            yield
-        finally:
-            with self._arrived:
-                self._fetching -= 1
-                if not self._fetching:
-                    self._arrived.notify_all()
-
-    @contextmanager
-    def _later(self) -> Iterator[None]:
-        """Wait until nothing is being fetched, or many blocks wait to be written."""
-        with self._arrived:
-            self._unwritten += 1
-            self._arrived.wait_for(lambda: not self._fetching or self._unwritten > _MOST_UNWRITTEN)
-        try:
-            yield
-        finally:
-            with self._arrived:
-                self._unwritten -= 1
 
     def _count(self, path: str, handle: int, *, parts: bool) -> None:
         """Remember a new block, and make room after many of them."""
