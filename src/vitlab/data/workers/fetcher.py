@@ -48,32 +48,34 @@ def serve(filler: Filler, connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
     rows: SimpleQueue[int] = SimpleQueue()
     threading.Thread(target=_send_all, args=(dataset.contents, rows, connection), daemon=True).start()
-    with suppress(OSError, EOFError):
-        while True:
+    while True:
+        try:
             (count,) = _COUNT.unpack(_received(connection, _COUNT.size))
             asked = struct.unpack(f"<{count}q", _received(connection, count * _COUNT.size))
-            contents.expect(asked)
-            for row in asked:
-                rows.put(row)
-    os._exit(0)
+        except (EOFError, OSError):
+            os._exit(0)
+        contents.expect(asked)
+        for row in asked:
+            rows.put(row)
 
 
 def _send_all(contents: Contents, rows: SimpleQueue[int], connection: socket.socket) -> None:
-    with suppress(OSError):
-        while True:
-            good, data = _read(contents, rows.get())
+    while True:
+        good, data = _read(contents, rows.get())
+        try:
             connection.sendall(_HEAD.pack(good, len(data)) + data)
-    os._exit(0)  # the worker is gone
+        except OSError:
+            os._exit(0)  # the worker is gone
 
 
 def _read(contents: Contents, row: int) -> tuple[bool, bytes]:
     try:
         content = contents.read(row)
+        assert isinstance(content, bytes), "images on a server are files"
     except (VitlabError, OSError) as error:
         return False, pickle.dumps(error)
     except Exception:  # noqa: BLE001 (a bug: the worker reads the row itself and has all of the traceback)
         return False, b""
-    assert isinstance(content, bytes), "images on a server are files"
     return True, content
 
 
@@ -123,7 +125,10 @@ class FetchedContents:
             good, length = _HEAD.unpack(_received(self._connection, _HEAD.size))
             return good, _received(self._connection, length)
         except (EOFError, OSError):
-            raise StorageError("the process that fetches images for this worker has ended", hint="its output is above") from None
+            raise StorageError(
+                "the process that fetches images for this worker has ended",
+                hint="its output is above; if there is none, memory ran out: use fewer workers, a smaller prefetch or batch_size",
+            ) from None
 
     def digests(self, rows: NDArray[np.int64]) -> Digests:
         """The hash of each file's content."""

@@ -168,6 +168,7 @@ def _work(
     shared: Shared,
     pair: tuple[socket.socket, socket.socket] | None,
 ) -> None:
+    """What a worker does; `others` are open files of other processes."""
     for other in others:
         os.close(other)
     if pair is None:
@@ -182,6 +183,7 @@ def _work(
 
 
 def _fetch(others: Sequence[int], filler: Filler, pair: tuple[socket.socket, socket.socket]) -> None:
+    """What a fetcher does."""
     for other in others:
         os.close(other)
     theirs, ours = pair
