@@ -176,6 +176,15 @@ def cpu_seconds(*processes: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def family(process: int) -> list[int]:
+    """The processes that this one and its children, and theirs, have started."""
+    found = [process]
+    for parent in found:
+        for thread in Path(f"/proc/{parent}/task").iterdir():
+            found += map(int, (thread / "children").read_text(encoding="utf-8").split())
+    return found
+
+
 def measured(data: str, warm: str, images: int, workers: int, server: int) -> Speed:
     """Read the warm-up, then some images of an epoch."""
     pipeline = training_pipeline(Augment(image_size=(224, 224)), channels=3, limits=DecodeLimits())
@@ -189,7 +198,7 @@ def measured(data: str, warm: str, images: int, workers: int, server: int) -> Sp
         with loader.batches() as stream:
             next(stream)
             assert isinstance(stream.pool, Processes)
-            ours = os.getpid(), *stream.pool.pids
+            ours = [process for process in family(os.getpid()) if process != server]
             stream.pool.forget()  # the batches in progress are done
         began_ours, began_server, began = cpu_seconds(*ours), cpu_seconds(server), time.perf_counter()
         with loader.batches(warmup) as stream:

@@ -10,15 +10,16 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitlab.data.dataset import RawSample
+from vitlab.data.dataset import ImageDataset, LabelTable, RawSample
 from vitlab.data.synthetic.dataset import SyntheticDataset
-from vitlab.errors import DataError
+from vitlab.errors import DataError, StorageError
 
 Pixels = NDArray[np.uint8]
 
@@ -58,6 +59,47 @@ class Stamps:
 
     def fingerprint(self) -> str:
         return f"{self!r}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FarContents:
+    """The content of 40 stamps as if on a server. Each read leaves a line in `diary`: its process and its row.
+
+    Those in `missing` are broken images, those in `unreachable` cannot be fetched, and those in `mistaken` show a bug.
+    """
+
+    diary: Path
+    missing: frozenset[int] = frozenset()
+    unreachable: frozenset[int] = frozenset()
+    mistaken: frozenset[int] = frozenset()
+
+    def name(self, row: int) -> str:
+        return f"stamp-{row}.png"
+
+    def read(self, row: int) -> bytes:
+        with self.diary.open("a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()} {row}\n")
+        if row in self.missing:
+            raise DataError(f"{self.name(row)} is cut off")
+        if row in self.unreachable:
+            raise StorageError("the server is gone", hint="find it")
+        if row in self.mistaken:
+            raise ZeroDivisionError("a bug of the reader")
+        return row.to_bytes(8, "little")
+
+    def digests(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        raise NotImplementedError
+
+    def expect(self, rows: Sequence[int]) -> None:
+        pass
+
+    def versions(self, rows: NDArray[np.int64]) -> NDArray[np.uint8] | None:
+        return np.zeros((len(rows), 16), np.uint8)
+
+    def dataset(self) -> ImageDataset:
+        table = LabelTable(codes=np.arange(40, dtype=np.int32) % 3)
+        labels = ("class 0", "class 1", "class 2")
+        return ImageDataset(contents=self, rows=np.arange(40), table=table, labels=labels, splits=np.full(40, -1, np.int8))
 
 
 def decode(sample: RawSample) -> Pixels:

@@ -169,7 +169,7 @@ def test_images_that_are_expected_are_read_in_other_threads(
     threads: list[str] = []
     plain = remote.read_range
 
-    def read_range(address: Address, offset: int, length: int) -> bytes:
+    def read_range(address: Address, offset: int, length: int, *, begun: None) -> bytes:
         threads.append(threading.current_thread().name)
         return plain(address, offset, length)
 

@@ -106,6 +106,29 @@ def test_a_busy_or_broken_server_changes_no_bit(s3: Storage, shards: Path, fault
     assert not s3.faults
 
 
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [Fault(status=503, path="tar"), Fault(cut=50, path="tar"), Fault(reset=True, path="tar"), Fault(status=500, path="tar")],
+        [Fault(reset=True, path="tar")] * 12,
+    ],
+    ids=["mixed", "reset"],
+)
+def test_ranges_that_are_asked_for_together_arrive_from_a_broken_server_too(
+    s3: Storage, shards: Path, faults: list[Fault], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITLAB_REMOTE_CACHE", "0")
+    s3.latency = 0.005
+    made = loader(ALL, workers=1)
+    s3.requests.clear()
+    s3.faults = list(faults)
+    with made, made.batches() as stream:
+        ours = [next(stream).images_BHWC for _ in range(7)]
+    assert all(np.array_equal(one, other) for one, other in zip(ours, batches(on_disk(shards), 7), strict=True))
+    assert not s3.faults
+    assert len(set(s3.ranges(".tar"))) < len(s3.ranges(".tar"))  # what failed was asked for again
+
+
 def test_a_server_that_stays_broken_ends_the_run_with_a_sentence_and_is_no_broken_image(s3: Storage) -> None:
     made = loader(ALL)
     s3.faults = [Fault(status=503, path="tar")] * 1000

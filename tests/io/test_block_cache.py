@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests import processes
+from tests.processes import eventually
 from vitlab.errors import ConfigError
 from vitlab.io.block_cache import BlockCache, default_limit
 
@@ -191,6 +194,60 @@ def test_what_a_killed_process_left_is_no_block_and_stops_nobody(tmp_path: Path)
     put(cache, "a", b"content")
     assert cache.get("a") == b"content"
     assert only_file(tmp_path) == block
+
+
+FILL = """
+import sys
+from pathlib import Path
+from vitlab.io.block_cache import BlockCache
+
+cache, diary = BlockCache(Path(sys.argv[1]), 2**30), Path(sys.argv[2])
+
+
+def fetch() -> bytes:
+    with diary.open("a") as file:
+        file.write(f"{number}\\n")
+    return bytes([number]) * 300_000
+
+
+for number in eval(sys.argv[3]):
+    assert cache.fill(f"block {number}", fetch, parts=True) == bytes([number]) * 300_000
+"""
+
+
+def filled(folder: Path) -> None:
+    """Each block is there as it was fetched, or missing; nothing that is read differs."""
+    cache = BlockCache(folder, 2**30)
+    for number in range(60):
+        assert cache.get(f"block {number}", 0, 300_000) in (None, bytes([number]) * 300_000)
+
+
+def test_a_cache_whose_writer_is_killed_is_used_and_filled_by_the_next(tmp_path: Path) -> None:
+    folder, diary = tmp_path / "cache", tmp_path / "diary"
+    diary.touch()
+    for kills in range(3):
+        with processes.started([sys.executable, "-c", FILL, str(folder), str(diary), "range(60)"]) as process:
+            eventually(lambda: len(diary.read_text().splitlines()) >= 8 * (kills + 1), process)  # noqa: B023
+            process.kill()
+            process.wait(PATIENCE)
+        filled(folder)
+    before = len(diary.read_text().splitlines())
+    processes.run([sys.executable, "-c", FILL, str(folder), str(diary), "range(60)"])
+    cache = BlockCache(folder, 2**30)
+    assert all(cache.get(f"block {number}") == bytes([number]) * 300_000 for number in range(60))
+    assert (
+        before < len(diary.read_text().splitlines()) <= 60 + 3
+    )  # a killed writer loses the block that it was writing, and no other
+    assert all(file.name.isalnum() for file in folder.rglob("*") if file.is_file())
+
+
+def test_two_processes_that_fill_a_cache_at_once_fetch_each_block_once(tmp_path: Path) -> None:
+    folder, diary = tmp_path / "cache", tmp_path / "diary"
+    words = [sys.executable, "-c", FILL, str(folder), str(diary)]
+    with processes.started([*words, "range(60)"]) as one, processes.started([*words, "range(59, -1, -1)"]) as other:
+        assert [process.wait(PATIENCE) for process in (one, other)] == [0, 0]
+    filled(folder)
+    assert sorted(map(int, diary.read_text().splitlines())) == list(range(60))
 
 
 def test_a_file_of_another_format_under_the_same_name_is_no_block(tmp_path: Path) -> None:

@@ -149,6 +149,16 @@ def test_a_connection_that_the_server_ends_is_not_used_again(serve: Callable[...
     assert not connection.is_open
 
 
+def test_one_thread_asks_on_several_connections_before_it_waits(serve: Callable[..., Host]) -> None:
+    offsets = (5, 70_000, 0)
+    connections = [RangeConnection("http", serve([ranged(offset, 50_000)]).host, timeout=LIMIT) for offset in offsets]
+    for connection, offset in zip(connections, offsets, strict=True):
+        connection.ask("/key", offset, 50_000)
+    for connection, offset in zip(connections, offsets, strict=True):
+        assert connection.answer(seconds=LIMIT).data == CONTENT[offset : offset + 50_000]
+        connection.close()
+
+
 def test_silence_and_an_answer_that_takes_too_long_end_in_time(serve: Callable[..., Host]) -> None:
     silent = RangeConnection("http", serve([None]).host, timeout=0.05)
     with pytest.raises(TimeoutError):

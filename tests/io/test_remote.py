@@ -150,7 +150,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     plain = remote.read_range
 
-    def read_range(address: Address, offset: int, length: int) -> bytes:
+    def read_range(address: Address, offset: int, length: int, *, begun: None) -> bytes:
         found.append((offset, length))
         return plain(address, offset, length)
 
@@ -208,7 +208,7 @@ def test_blocks_are_expected_in_other_threads_and_an_error_there_reaches_the_rea
 ) -> None:
     threads: list[str] = []
 
-    def read_range(address: Address, offset: int, length: int) -> bytes:
+    def read_range(address: Address, offset: int, length: int, *, begun: None) -> bytes:
         threads.append(threading.current_thread().name)
         assert go.wait(60)
         raise StorageError("broken")

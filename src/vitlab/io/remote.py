@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import itertools
 import os
 import random
 import shutil
@@ -25,7 +26,7 @@ from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from http.client import HTTPException
 from importlib import import_module
@@ -90,6 +91,7 @@ _CHUNK = 16 * 2**20  # bytes of one request for a whole file
 _BLOCK = 2**20  # bytes of a block of a file that holds many images
 _MOST_FETCHES = 2  # of a block in a process; if it is gone again, only what is needed is fetched
 _THREADS = 64  # requests in flight for what is read in advance: 3,200 a second at 20 ms each
+_TOGETHER = 8  # ranges that one thread asks for before it waits for the first of them
 _MOST_EXPECTED = 256 * 2**20  # bytes of ranges that are read in advance and not yet taken
 _SIGNED_SECONDS = 900  # seconds for which a signed address is used
 _FORGOTTEN = 120.0  # seconds after which nobody comes for such a range any more
@@ -127,7 +129,12 @@ class Info:
     @property
     def stamp(self) -> Stamp:
         """The same as numbers, as io/cache.py has them of files on disk."""
-        return self.size, int.from_bytes(blake2b(self.version.encode(), digest_size=7).digest()), 0
+        return _stamp(self.size, self.version)
+
+
+@lru_cache(maxsize=4096)  # each range that arrives is compared
+def _stamp(size: int, version: str) -> Stamp:
+    return size, int.from_bytes(blake2b(version.encode(), digest_size=7).digest()), 0
 
 
 _Range = tuple[str, Stamp, int, int]
@@ -189,7 +196,7 @@ class _Process:
         self.number = os.getpid()
         self.lock = threading.Lock()
         self.systems: dict[str, Any] = {}
-        self.pool: _Pool | None = None
+        self.pools: dict[int, _Pool] = {}  # by their number of threads
         self.expected: OrderedDict[_Range, _Expected] = OrderedDict()
         self.expected_bytes = 0
         self.coming: dict[str, Future[bytes | None]] = {}  # blocks that are read in advance; None where the cache has it
@@ -198,19 +205,28 @@ class _Process:
         self.checking = threading.Lock()
         self.signing = threading.Lock()
         self.signed: dict[str, _Signed] = {}  # by address
-        self.connections: dict[tuple[int, str], RangeConnection] = {}  # of each thread to each host
+        self.connections: dict[str, list[RangeConnection]] = {}  # to each host, open and not in use
         self.indirect = bool(getproxies())  # through a proxy, the cloud's own package asks
         self.cache: BlockCache | None = None
         self.cache_place: tuple[str | None, str | None] = None, None
 
     def close(self) -> None:
         """End what it has open."""
-        if self.pool is not None:
-            self.pool.close()
+        for pool in self.pools.values():
+            pool.close()
         for coming in self.coming.values():
             coming.cancel()
-        for connection in self.connections.values():
+        for waiting in self.expected.values():
+            waiting.answer.cancel()
+        for connection in itertools.chain(*self.connections.values()):
             connection.close()
+
+    def threads(self, count: int) -> _Pool:
+        """A pool of so many threads, which start on the first call."""
+        with self.lock:
+            if count not in self.pools:
+                self.pools[count] = _Pool(count)
+            return self.pools[count]
 
     def drop(self, key: _Range, *, cancel: bool = True) -> _Expected | None:
         """Take a range out of those that are read in advance; None if it is not among them."""
@@ -446,13 +462,16 @@ def matches(pattern: Address) -> list[Address]:
 # --- ranges -------------------------------------------------------------------------------------------------------------------
 
 
-def read_range(address: Address, offset: int, length: int, *, error: type[VitlabError] = DataError) -> bytes:
-    """These bytes of a file, asked of the server; a shorter answer is asked for again."""
+def read_range(
+    address: Address, offset: int, length: int, *, begun: _Begun | None = None, error: type[VitlabError] = DataError
+) -> bytes:
+    """These bytes of a file, asked of the server; a shorter answer is asked for again. `begun` is a request that was sent."""
     if length <= 0:
         return b""
+    sent = [] if begun is None else [begun]
 
     def read(system: Any) -> bytes:
-        data = _read_directly(system, address, offset, length)
+        data = _read_directly(system, address, offset, length, sent.pop() if sent else None)
         if data is None:
             limit = _limited(system, PATIENCE.timeout + length / _BYTES_A_SECOND)
             data = system.cat_file(address.text, start=offset, end=offset + length, **limit)
@@ -476,40 +495,68 @@ class _StatusError(Exception):
         self.status = status
 
 
-def _read_directly(system: Any, address: Address, offset: int, length: int) -> bytes | None:
-    """A range by a signed address and a connection that stays open; None where fsspec has to ask.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """A request that was sent, on a connection that may have served others before, and that is then put to the others."""
+
+    connection: RangeConnection
+    reused: bool
+    idle: list[RangeConnection]
+
+
+def _begin(system: Any, address: Address, offset: int, length: int) -> _Begun | None:
+    """Ask for a range by a signed address and a connection that stays open; None where fsspec has to ask.
 
     s3fs takes 3 ms of CPU time for a request, more than an image takes to decode; this takes 0.1 ms. An address is signed
-    once and used for all ranges of a file. What is not simply an answer with the range is left to fsspec, which knows its meaning.
+    once and used for all ranges of a file.
     """
     here = _here()
     if address.scheme != "s3" or here.indirect:
         return None
     signed = _signed(system, address)
-    key = threading.get_ident(), signed.origin
-    seconds = PATIENCE.timeout + length / _BYTES_A_SECOND
+    idle = here.connections.setdefault(signed.origin, [])
     while True:
-        connection, reused = here.connections.pop(key, None), True
-        if connection is None:
-            connection, reused = RangeConnection(signed.scheme, signed.host, timeout=PATIENCE.timeout / 2), False
         try:
-            answer = connection.get(signed.target, offset, length, seconds=seconds)
+            begun = _Begun(connection=idle.pop(), reused=True, idle=idle)
+        except IndexError:
+            connection = RangeConnection(signed.scheme, signed.host, timeout=PATIENCE.timeout / 2)
+            begun = _Begun(connection=connection, reused=False, idle=idle)
+        try:
+            begun.connection.ask(signed.target, offset, length)
         except TimeoutError:
             raise
         except OSError:
-            if reused:
+            if begun.reused:
                 continue  # the server had closed it meanwhile
             raise
-        if connection.is_open:
-            here.connections[key] = connection
+        return begun
+
+
+def _read_directly(system: Any, address: Address, offset: int, length: int, begun: _Begun | None) -> bytes | None:
+    """A range that `_begin` asks for, or has asked for. What is not simply an answer with the range is left to fsspec (None), which
+    knows its meaning."""
+    here, seconds = _here(), PATIENCE.timeout + length / _BYTES_A_SECOND
+    while (begun := begun or _begin(system, address, offset, length)) is not None:
+        try:
+            answer = begun.connection.answer(seconds=seconds)
+        except TimeoutError:
+            raise
+        except OSError:
+            if begun.reused:
+                begun = None
+                continue  # the server had closed it meanwhile
+            raise
+        if begun.connection.is_open:
+            begun.idle.append(begun.connection)
         if answer.data is not None:
             if answer.size is not None and answer.tag:
-                here.seen[address.text] = Info(size=answer.size, version=answer.tag).stamp
+                here.seen[address.text] = _stamp(answer.size, answer.tag)
             return answer.data
         if answer.status in _TEMPORARY:
             raise _StatusError(answer.status)
         here.signed.pop(address.text, None)
         return None
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -591,12 +638,7 @@ class RemoteFile:
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Begin to read these ranges (offset, length), which will be asked for soon."""
-        for offset, length in ranges:
-            if self._in_blocks(offset, length):
-                for start in self._starts(offset, length):
-                    self._expect_block(start)
-            else:
-                self._expect_range(offset, length)
+        expect([(self, offset, length) for offset, length in ranges])
 
     # Blocks: they lie in the cache, and images are read from there.
 
@@ -629,10 +671,9 @@ class RemoteFile:
         with here.lock:
             if name in here.coming or block_cache().is_verified(name):
                 return
-            pool = here.pool = here.pool or _Pool(_THREADS)
             coming: Future[bytes | None] = Future()
             here.coming[name] = coming
-        pool.submit(partial(self._bring_block, start, coming))
+        here.threads(_THREADS).submit(partial(self._bring_block, start, coming))
 
     def _bring_block(self, start: int, coming: Future[bytes | None]) -> None:
         """Have a block in the cache, verified. Who waits for it has it as soon as it arrives, before it is written."""
@@ -674,22 +715,36 @@ class RemoteFile:
             waiting = here.drop(self._key(offset, length), cancel=False)
         return self._bring_range(offset, length) if waiting is None else waiting.answer.result()
 
-    def _expect_range(self, offset: int, length: int) -> None:
+    def _expect_range(self, offset: int, length: int) -> Future[bytes] | None:
+        """What will be the bytes of a range; None if they are there or coming. The caller sees to it that they come."""
         here, now, key, name = _here(), time.monotonic(), self._key(offset, length), self._name(offset, length)
         if self._is_kept(name) and name in block_cache():
-            return  # it is read when it is asked for
+            return None  # it is read when it is asked for
         with here.lock:
-            pool = here.pool = here.pool or _Pool(_THREADS)
             while here.expected and now - next(iter(here.expected.values())).since > _FORGOTTEN:
                 here.drop(next(iter(here.expected)))  # of a stream that ended early
-            if key not in here.expected and here.expected_bytes + length <= _MOST_EXPECTED:
-                here.expected[key] = _Expected(since=now, answer=pool.submit(partial(self._bring_range, offset, length)))
-                here.expected_bytes += length
+            if key in here.expected or here.expected_bytes + length > _MOST_EXPECTED:
+                return None
+            answer: Future[bytes] = Future()
+            here.expected[key] = _Expected(since=now, answer=answer)
+            here.expected_bytes += length
+        return answer
 
-    def _bring_range(self, offset: int, length: int) -> bytes:
+    def _is_simple(self, offset: int, length: int) -> bool:
+        """Whether a range is only asked for, on a connection of our own: it does not go to the cache."""
+        return self.address.scheme == "s3" and not _here().indirect and not self._is_kept(self._name(offset, length))
+
+    def _begin_range(self, offset: int, length: int) -> _Begun | None:
+        """Ask for a range; None if that fails, and `_bring_range` asks again."""
+        try:
+            return _begin(_system(self.address), self.address, offset, length)
+        except Exception:  # noqa: BLE001 (each package has errors of its own, which `_asked` tells apart)
+            return None
+
+    def _bring_range(self, offset: int, length: int, begun: _Begun | None = None) -> bytes:
         cache, name = block_cache(), self._name(offset, length)
         if not self._is_kept(name):
-            return self._ask(offset, length)
+            return self._ask(offset, length, begun)
         kept = cache.get(name)
         return cache.fill(name, partial(self._ask, offset, length)) if kept is None else kept
 
@@ -701,9 +756,9 @@ class RemoteFile:
     def _name(self, offset: int, length: int) -> str:
         return f"{self._version}|{offset}|{length}"
 
-    def _ask(self, offset: int, length: int) -> bytes:
+    def _ask(self, offset: int, length: int, begun: _Begun | None = None) -> bytes:
         """These bytes from the server, of the version that was opened."""
-        data = read_range(self.address, offset, length)
+        data = read_range(self.address, offset, length, begun=begun)
         here = _here()
         if self._check and here.seen.get(self.address.text) != self.stamp:
             with here.checking:  # one thread asks, and the others wait for its answer
@@ -713,6 +768,43 @@ class RemoteFile:
                         raise DataError(f"{self.address} has changed since it was opened", hint="start again")
                     here.seen[self.address.text] = found.stamp
         return data
+
+
+def expect(ranges: Sequence[tuple[RemoteFile, int, int]]) -> None:
+    """Begin to read these ranges (file, offset, length), which will be asked for soon, in this order."""
+    here = _here()
+    groups: list[list[_Wanted]] = []
+    for file, offset, length in ranges:
+        if file._in_blocks(offset, length):
+            for start in file._starts(offset, length):
+                file._expect_block(start)
+        elif (answer := file._expect_range(offset, length)) is not None:
+            if not file._is_simple(offset, length):
+                here.threads(_THREADS).submit(partial(_bring_ranges, [(file, offset, length, answer)]))
+            elif groups and len(groups[-1]) < _TOGETHER:
+                groups[-1].append((file, offset, length, answer))
+            else:
+                groups.append([(file, offset, length, answer)])
+    for group in groups:
+        here.threads(_THREADS // _TOGETHER).submit(partial(_bring_ranges, group))
+
+
+_Wanted = tuple[RemoteFile, int, int, Future[bytes]]
+"""File, offset, length, and what will be its bytes."""
+
+
+def _bring_ranges(wanted: Sequence[_Wanted]) -> None:
+    """Ask for all of them, then receive them in order. One wait for several ranges takes half of the CPU time (docs/log.md)."""
+    begun = [file._begin_range(offset, length) if len(wanted) > 1 else None for file, offset, length, _ in wanted]
+    for (file, offset, length, answer), request in zip(wanted, begun, strict=True):
+        if not answer.set_running_or_notify_cancel():
+            if request is not None:
+                request.connection.close()  # nobody wants its answer any more
+            continue
+        try:
+            answer.set_result(file._bring_range(offset, length, request))
+        except BaseException as error:  # noqa: BLE001 (whoever asks for the range gets it)
+            answer.set_exception(error)
 
 
 def fraction_kept(size: int) -> float:

@@ -33,7 +33,7 @@ from vitlab.io.cache import recall, remember, settled, stamp_of
 from vitlab.io.digests import DIGEST_BYTES, REMOTE_READS, WORTH_REMEMBERING, Digests, digest_all, version_digests
 from vitlab.io.files import read_bytes
 from vitlab.io.names import Names, printable
-from vitlab.io.remote import Info, RemoteFile, fraction_kept
+from vitlab.io.remote import Info, RemoteFile, expect, fraction_kept
 
 # Every ending of an image, also of formats that the decoder does not support: an error is better than a silently skipped image.
 _IMAGE_SUFFIXES = frozenset(
@@ -216,10 +216,8 @@ class RemoteContents:
 
     def expect(self, rows: Sequence[int]) -> None:
         """Begin to read these files."""
-        for row in rows:
-            file, size = self._file(row)
-            if size <= READ_IN_PLACE.entry_bytes:
-                file.expect([(0, size)])
+        files = [self._file(row) for row in rows]
+        expect([(file, 0, size) for file, size in files if size <= READ_IN_PLACE.entry_bytes])
 
     def _file(self, row: int) -> tuple[RemoteFile, int]:
         size, version, other = self._stamps_N3[row].tolist()

@@ -34,7 +34,7 @@ from vitlab.io.digests import REMOTE_READS, Digests, remembered_digests, version
 from vitlab.io.files import PositionedFile, open_handle
 from vitlab.io.names import Names, printable
 from vitlab.io.prefetch import prefetched
-from vitlab.io.remote import RemoteFile, files_below, fraction_kept, info, is_file, matches, read_range
+from vitlab.io.remote import RemoteFile, expect, files_below, fraction_kept, info, is_file, matches, read_range
 from vitlab.io.tar import FileStream, TarStream, WindowStream, tar_members
 
 LABEL_SUFFIXES = (".cls", ".json", ".txt")
@@ -235,11 +235,13 @@ class ShardContents:
 
     def expect(self, rows: Sequence[int]) -> None:
         """Begin to read these files from the server; on disk, this does nothing."""
+        ranges = []
         for row in rows:
             number, inside = self._place(row)
             file, shard = self._files[number], self.shards[number]
             if isinstance(file, RemoteFile):
-                file.expect([(int(shard.offsets[inside]), int(shard.sizes[inside]))])
+                ranges.append((file, int(shard.offsets[inside]), int(shard.sizes[inside])))
+        expect(ranges)
 
     def _place(self, row: int) -> tuple[int, int]:
         number = bisect_right(self._starts, row) - 1

@@ -225,6 +225,8 @@ class Processes:
         if kind == "ready":
             worker.pid = value
             self._watch.woke(number)
+        elif kind == "fetcher ended":
+            raise DataError(f"the process that fetches images for worker {number} {_end(value)}", hint=_hint(value))
         else:
             worker.code = value
             raise self._died(worker)

@@ -4,7 +4,8 @@ The launcher is a fresh interpreter that has never started a thread, so its fork
 On other systems than Linux, whose libraries start threads, every worker is a fresh interpreter.
 
 `settings` come from the caller: the numbers of the inherited files `control`, `memory`, `filler` and of each worker's connection,
-the layout of the memory, the number of the first worker, and whether to fork.
+the layout of the memory, the number of the first worker, and whether to fork. If the images are on a server, the launcher also
+forks a fetcher for each worker (fetcher.py); a worker that is a fresh interpreter reads from the server itself, in threads.
 
 Axes: S batches in progress, B rows of a batch, H height, W width, C channels.
 """
@@ -16,10 +17,12 @@ import mmap
 import os
 import pickle
 import signal
+import socket
 import threading
 import traceback
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
@@ -28,8 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.batch import Filler, Report
-from vitlab.data.dataset import Pixels
+from vitlab.data.dataset import ImageDataset, Pixels
 from vitlab.data.sampler import Picks
+from vitlab.data.workers import fetcher
 from vitlab.data.workers.threads import WorkerStatus, rows_of
 
 
@@ -86,7 +90,7 @@ Reply = tuple[int, int, Report]
 
 News = tuple[str, int, int, str, str]
 """From the launcher to the caller: ("broken", 0, 0, message, traceback); ("ready", worker, process, "", "") for each worker;
-("ended", worker, exit code or minus the signal, "", "")."""
+("ended", worker, exit code or minus the signal, "", ""); ("fetcher ended", worker, the same, "", "")."""
 
 
 def run(settings: dict[str, Any]) -> None:
@@ -113,19 +117,17 @@ def _launch(settings: dict[str, Any], control: Connection, filler: Filler, share
     gc.collect()
     gc.freeze()  # else the first collection in each worker would copy every page
     workers: dict[int, int] = {}
+    fetchers: dict[int, int] = {}
+    remote = fetcher.needs_fetcher(filler)
     for number, descriptor in enumerate(settings["connections"]):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                control.close()
-                for other in settings["connections"]:
-                    if other != descriptor:  # else a worker's end is not noticed while another holds its connection
-                        os.close(other)
-                _serve(number, Connection(descriptor), filler, shared)
-            finally:  # _serve does not return; if it does, this process must not become a second launcher
-                traceback.print_exc()
-                os._exit(1)
-        workers[pid] = number
+        # Else the end of a process is not noticed while another one holds its connection.
+        others = [other for other in (settings["control"], *settings["connections"]) if other != descriptor]
+        pair = socket.socketpair() if remote else None
+        workers[_forked(_work, number, descriptor, others, filler, shared, pair)] = number
+        if pair is not None:
+            fetchers[_forked(_fetch, [*others, descriptor], filler, pair)] = number
+            for end in pair:
+                end.close()
     for descriptor in settings["connections"]:
         os.close(descriptor)
     with suppress(OSError):  # the caller may have stopped already, which is noticed next
@@ -134,9 +136,59 @@ def _launch(settings: dict[str, Any], control: Connection, filler: Filler, share
     threading.Thread(target=_end_with_caller, args=(control, workers), daemon=True).start()
     while workers:
         pid, status = os.waitpid(-1, 0)
+        code = os.waitstatus_to_exitcode(status)
         with suppress(OSError):  # the caller may be gone
-            control.send(("ended", workers.pop(pid), os.waitstatus_to_exitcode(status), "", ""))
+            if pid in workers:
+                control.send(("ended", workers.pop(pid), code, "", ""))
+            elif (number := fetchers.pop(pid)) in workers.values() and code:
+                control.send(("fetcher ended", number, code, "", ""))
+    for pid in fetchers:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
     os._exit(0)
+
+
+def _forked(serve: Callable[..., None], *arguments: object) -> int:
+    """The process id of a fork that calls `serve`, which does not return."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            serve(*arguments)
+        finally:  # if it does, this process must not become a second launcher
+            traceback.print_exc()
+            os._exit(1)
+    return pid
+
+
+def _work(
+    number: int,
+    descriptor: int,
+    others: Sequence[int],
+    filler: Filler,
+    shared: Shared,
+    pair: tuple[socket.socket, socket.socket] | None,
+) -> None:
+    """What a worker does; `others` are open files of other processes."""
+    for other in others:
+        os.close(other)
+    if pair is None:
+        _serve(number, Connection(descriptor), filler, shared)
+        return
+    ours, theirs = pair
+    theirs.close()
+    assert isinstance(filler.dataset, ImageDataset)
+    fetched = fetcher.FetchedContents(filler.dataset.contents, ours)
+    filler = replace(filler, dataset=replace(filler.dataset, contents=fetched))
+    _serve(number, Connection(descriptor), filler, shared, fetched.begin_piece)
+
+
+def _fetch(others: Sequence[int], filler: Filler, pair: tuple[socket.socket, socket.socket]) -> None:
+    """What a fetcher does."""
+    for other in others:
+        os.close(other)
+    theirs, ours = pair
+    theirs.close()
+    fetcher.serve(filler, ours)
 
 
 def _end_with_caller(control: Connection, workers: dict[int, int]) -> None:
@@ -147,14 +199,15 @@ def _end_with_caller(control: Connection, workers: dict[int, int]) -> None:
             os.kill(pid, signal.SIGKILL)  # it has nothing to save, and a hanging worker ignores other signals
 
 
-def _serve(number: int, connection: Connection, filler: Filler, shared: Shared) -> None:
-    """Fill rows until the connection closes."""
+def _serve(number: int, connection: Connection, filler: Filler, shared: Shared, on_task: Callable[[], None] = lambda: None) -> None:
+    """Fill rows until the connection closes; `on_task` is called before each task."""
     tasks: SimpleQueue[Task] = SimpleQueue()
     threading.Thread(target=_listen, args=(connection, tasks, filler, shared), daemon=True).start()
     on_image = shared.status.reporter(number)
     while True:
         batch, slot, start, stop = tasks.get()
         picks = rows_of(shared.picks(slot, stop), start, stop)
+        on_task()
         report = filler.fill(picks, shared.images_SBHWC[slot, start:stop], on_image)
         reply: Reply = (batch, start, report)
         try:
