@@ -129,3 +129,10 @@ def test_a_plan_with_fsdp_for_one_process_notes_that_it_needs_torchrun() -> None
     made = plan(replace(run, train=replace(run.train, strategy="fsdp")))
     assert any("torchrun" in note for note in made.notes)
     assert made.rank_parameters == made.parameters
+
+
+def test_a_plan_says_that_its_times_leave_out_the_fit_of_a_head() -> None:
+    run = replace(small_run(), start="model.safetensors")
+    fitted = replace(run, train=replace(run.train, head="fitted"))
+    assert any("fit of the head" in note for note in plan(fitted).notes)
+    assert not any("fit of the head" in note for note in plan(run).notes)

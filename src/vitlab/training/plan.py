@@ -162,7 +162,8 @@ def _inspect(dataset: Dataset, channels: int | None, scale: PixelScale) -> _Insp
     if not images and wanted is not None:
         raise refused[0]
     if not images:
-        raise DataError(f"none of {_INSPECTED} images can be read", hint="run `vitlab data check` to list what is wrong")
+        tried = f"none of the {len(refused):,} images that were tried can be read"
+        raise DataError(f"{tried}; {refused[0].message}", hint="run `vitlab data check` to list what is wrong")
     side = round(statistics.median(min(image_HWC.shape[:2]) for _, image_HWC in images))
     found = _same_channels(images)
     deep, dark = any(each for each, _ in depths), all(each for _, each in depths)
@@ -323,6 +324,8 @@ def plan(
                 f"the time of a step is extrapolated to {own:,} images from one step with 1 image and one with {measured:,}"
             )
     read_seconds = None if dataset is None else _measure_reading(run, dataset, here, batch=own)
+    if run.train.head == "fitted":
+        notes.append("the times leave out the fit of the head, which comes before the first step")
     if read_seconds is None:
         notes.append(f"the time of reading images is not included: {facts.dataset} is described, not opened")
     seconds = None if step_seconds is None else run.train.steps * _step_with_reading(run, here, step_seconds, read_seconds or 0.0)
