@@ -6,7 +6,7 @@ import pytest
 
 from vitlab.cli.console import NAMES, description, summary
 from vitlab.cli.main import GROUPS, VERBS, main
-from vitlab.cli.options import parameters
+from vitlab.cli.options import in_options, parameters
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -16,7 +16,7 @@ def test_a_help_page_says_what_the_verb_does_and_names_every_option(
     monkeypatch.setenv("COLUMNS", "200")
     assert main([*verb.split(), "--help"]) == 0
     page = capsys.readouterr().out
-    assert " ".join(description(VERBS[verb]).split()) in " ".join(page.split())
+    assert " ".join(in_options(VERBS[verb], description(VERBS[verb])).split()) in " ".join(page.split())
     options = [one for one in parameters(VERBS[verb]) if one.kind is one.KEYWORD_ONLY or one.name in NAMES]
     for option in [*(NAMES.get(one.name, one.name).replace("_", "-") for one in options), "json"]:
         assert f" --{option} " in page
