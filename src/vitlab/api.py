@@ -2628,8 +2628,8 @@ def study_shape(
     local or axial). Each is pre-trained with the compute of the base model, and evaluated with 5 labels per class on other images.
     An interrupted study resumes with the same command.
     """
+    from vitlab.studies.ablations import shape
     from vitlab.studies.protocol import PLANS
-    from vitlab.studies.shape import shape
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
     return _run_study(lambda folder, report: shape(folder, plan, progress=report), out, progress, ray=_ray_config(engine, address))
@@ -2690,7 +2690,7 @@ def study_positions(
     Args:
         images: images that each ViT sees in pre-training (default: the budget's)
     """
-    from vitlab.studies.positions import positions
+    from vitlab.studies.ablations import positions
     from vitlab.studies.protocol import PLANS
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
@@ -2716,7 +2716,7 @@ def study_optimizer(
     Each optimizer tries three learning rates, and validation accuracy chooses one. An interrupted study resumes with the same
     command.
     """
-    from vitlab.studies.optimizer import optimizer
+    from vitlab.studies.ablations import optimizer
     from vitlab.studies.protocol import PLANS
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
@@ -2740,8 +2740,8 @@ def study_self_supervision(
 
     An interrupted study resumes with the same command.
     """
+    from vitlab.studies.ablations import self_supervision
     from vitlab.studies.protocol import PLANS
-    from vitlab.studies.self_supervision import self_supervision
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
     return _run_study(
