@@ -1145,7 +1145,7 @@ def evaluate(
     for failure in found.failures:
         _log.warning("unreadable: %s", failure)
     if vtab_plot is not None and found.vtab is not None:
-        from vitlab.studies.vtab_finetune import draw_vtab
+        from vitlab.studies.transfer import draw_vtab
 
         Path(vtab_plot).write_bytes(draw_vtab(found.vtab, Path(vtab_plot)))
         _log.info("plot: %s", vtab_plot)
@@ -1238,7 +1238,7 @@ def _with_vtab_finetuned(
 ) -> EvaluationSummary:
     """The evaluation with the accuracy of the model fine-tuned on each task."""
     from vitlab.config.overrides import Overrides
-    from vitlab.studies.vtab_finetune import finetune_vtab
+    from vitlab.studies.transfer import finetune_vtab
     from vitlab.training.plan import start_facts
 
     assert found.vtab is not None
