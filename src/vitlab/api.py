@@ -2372,8 +2372,7 @@ def _checked_labels(
     """The labels checked by a model, and the files that were asked for."""
     from vitlab.config.evaluation import EvaluateConfig
     from vitlab.data.opening import open_dataset
-    from vitlab.evaluation.label_errors import check_labels, write_corrections
-    from vitlab.reports.label_page import write_page
+    from vitlab.evaluation.label_errors import check_labels, write_corrections, write_page
 
     dataset = open_dataset(data, split="all", label_column=label_column)
     checkpoint = _opened(model, _Opening(), device=device)
