@@ -1145,7 +1145,7 @@ def evaluate(
     for failure in found.failures:
         _log.warning("unreadable: %s", failure)
     if vtab_plot is not None and found.vtab is not None:
-        from vitlab.studies.vtab_finetune import draw_vtab
+        from vitlab.studies.transfer import draw_vtab
 
         Path(vtab_plot).write_bytes(draw_vtab(found.vtab, Path(vtab_plot)))
         _log.info("plot: %s", vtab_plot)
@@ -1238,7 +1238,7 @@ def _with_vtab_finetuned(
 ) -> EvaluationSummary:
     """The evaluation with the accuracy of the model fine-tuned on each task."""
     from vitlab.config.overrides import Overrides
-    from vitlab.studies.vtab_finetune import finetune_vtab
+    from vitlab.studies.transfer import finetune_vtab
     from vitlab.training.plan import start_facts
 
     assert found.vtab is not None
@@ -2372,8 +2372,7 @@ def _checked_labels(
     """The labels checked by a model, and the files that were asked for."""
     from vitlab.config.evaluation import EvaluateConfig
     from vitlab.data.opening import open_dataset
-    from vitlab.evaluation.label_errors import check_labels, write_corrections
-    from vitlab.reports.label_page import write_page
+    from vitlab.evaluation.label_errors import check_labels, write_corrections, write_page
 
     dataset = open_dataset(data, split="all", label_column=label_column)
     checkpoint = _opened(model, _Opening(), device=device)
@@ -2628,8 +2627,8 @@ def study_shape(
     local or axial). Each is pre-trained with the compute of the base model, and evaluated with 5 labels per class on other images.
     An interrupted study resumes with the same command.
     """
+    from vitlab.studies.ablations import shape
     from vitlab.studies.protocol import PLANS
-    from vitlab.studies.shape import shape
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
     return _run_study(lambda folder, report: shape(folder, plan, progress=report), out, progress, ray=_ray_config(engine, address))
@@ -2690,7 +2689,7 @@ def study_positions(
     Args:
         images: images that each ViT sees in pre-training (default: the budget's)
     """
-    from vitlab.studies.positions import positions
+    from vitlab.studies.ablations import positions
     from vitlab.studies.protocol import PLANS
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
@@ -2716,7 +2715,7 @@ def study_optimizer(
     Each optimizer tries three learning rates, and validation accuracy chooses one. An interrupted study resumes with the same
     command.
     """
-    from vitlab.studies.optimizer import optimizer
+    from vitlab.studies.ablations import optimizer
     from vitlab.studies.protocol import PLANS
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
@@ -2740,8 +2739,8 @@ def study_self_supervision(
 
     An interrupted study resumes with the same command.
     """
+    from vitlab.studies.ablations import self_supervision
     from vitlab.studies.protocol import PLANS
-    from vitlab.studies.self_supervision import self_supervision
 
     plan = _study_plan(PLANS[budget], data, transfer, seeds)
     return _run_study(

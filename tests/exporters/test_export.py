@@ -28,7 +28,7 @@ from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError, ExportError
 from vitlab.exporters import ExportConfig, export, files
-from vitlab.exporters.exporter import Exported
+from vitlab.exporters.exporter import Exported, Files, Int8Evaluation, OpenVINOQuantiser, quantise
 from vitlab.exporters.files import (
     Graph,
     Run,
@@ -45,7 +45,6 @@ from vitlab.exporters.files import (
     synthetic_images,
     traced,
 )
-from vitlab.exporters.quantize import Files, Int8Evaluation, OpenVINOQuantiser, quantise
 from vitlab.io.progress import silent
 from vitlab.models import build
 from vitlab.models.position import resize_grid

@@ -66,7 +66,7 @@ def test_eight_bits_that_lose_too_much_are_not_written(
         hurt = b"DequantizeLinear" in content
         return lambda images: np.roll(run(images), 1, axis=1) if hurt else run(images)
 
-    monkeypatch.setattr("vitlab.exporters.quantize.onnx_runner", moved)
+    monkeypatch.setattr("vitlab.exporters.exporter.onnx_runner", moved)
     lost = r"8 bits lose 100\.00 points of agreement \(100\.00 to 0\.00 %\), also with \d+ of \d+ layers left in float"
     with pytest.raises(ExportError, match=lost):
         export(one_layer, tmp_path / "int8.onnx", ExportConfig(int8=True, calibration=8, max_drop=99), dataset=foreign())

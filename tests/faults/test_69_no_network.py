@@ -33,7 +33,7 @@ print("filtered", flush=True)
 """
 _USE = """
 from vitlab.cli.main import main
-from vitlab.exporters.quantize import _nncf
+from vitlab.exporters.exporter import _nncf
 
 model, images = sys.argv[1:]
 for backend in ("torch", "onnxruntime", "openvino"):

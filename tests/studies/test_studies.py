@@ -20,15 +20,12 @@ from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, TrainingError
 from vitlab.io.progress import silent
 from vitlab.models.cost import cost
-from vitlab.studies import positions as positions_study
-from vitlab.studies.optimizer import optimizer
+from vitlab.studies import ablations
+from vitlab.studies.ablations import BASE, CELLS, VARIANTS, optimizer, positions, self_supervision, shape
 from vitlab.studies.packs import PackPlan
-from vitlab.studies.positions import CELLS, positions
 from vitlab.studies.protocol import MODELS, StudyPlan
 from vitlab.studies.runner import Job
 from vitlab.studies.scaling import ScalingPlan, scaling
-from vitlab.studies.self_supervision import self_supervision
-from vitlab.studies.shape import BASE, VARIANTS, shape
 from vitlab.studies.study import Study, Verdict, run_study
 from vitlab.studies.transfer import transfer
 
@@ -210,7 +207,7 @@ def test_pretrained_and_from_scratch_are_trained_on_the_same_labels_with_the_sam
 def test_a_study_is_run_drawn_and_not_repeated(
     tmp_path: Path, images: PackPlan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(positions_study, "CELLS", (("none", "stem"), ("relative", "every")))
+    monkeypatch.setattr(ablations, "CELLS", (("none", "stem"), ("relative", "every")))
     words = ["study", "positions", "--data", str(images.data), "--out", str(tmp_path / "out"), "--images", "72", "--seeds", "1"]
     assert main(words) == 0
     first = capsys.readouterr()

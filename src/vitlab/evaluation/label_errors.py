@@ -10,7 +10,9 @@ Axes: N images, K classes, D width of the features, B a block of images.
 
 from __future__ import annotations
 
+import base64
 import csv
+import html
 import io
 import os
 from collections.abc import Iterator
@@ -20,10 +22,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from vitlab.checkpoints import Checkpoint
+from vitlab.config.data import DecodeLimits
 from vitlab.config.evaluation import EvaluateConfig, ProbeConfig
 from vitlab.data.dataset import SPLITS, UNDECLARED, Dataset, ImageDataset
+from vitlab.data.decode import as_rgb, decode
 from vitlab.data.quality.check import DataCheck
 from vitlab.errors import DataError
 from vitlab.evaluation.evaluation import name_in
@@ -31,6 +36,7 @@ from vitlab.evaluation.features import Features, FeatureStore, extract_features,
 from vitlab.evaluation.frozen import choose_strength, fit, select, unit
 from vitlab.io.atomic import replacing
 from vitlab.io.display import Block, Displayed
+from vitlab.io.names import printable
 from vitlab.io.progress import ProgressCallback, silent
 from vitlab.io.text import csv_cell
 from vitlab.objective.metrics import log_softmax
@@ -259,3 +265,87 @@ def write_corrections(path: Path, found: LabelCheck, dataset: Dataset, data: str
 def _split(dataset: Dataset, index: int) -> str:
     code = int(dataset.splits[index]) if isinstance(dataset, ImageDataset) else UNDECLARED
     return "" if code == UNDECLARED else SPLITS[code]
+
+
+# --- the page -----------------------------------------------------------------------------------------------------------------
+# The page of `vitlab data check --model`: likely wrong labels and outliers, each with its image. One file, without a network.
+
+_THUMBNAIL = 160  # pixels of a thumbnail
+_MOST_SHOWN = 500  # images of a kind
+_PAGE_STYLE = """
+:root { color-scheme: light dark }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1200px; padding: 0 1rem }
+main { display: grid; grid-template-columns: repeat(auto-fill, minmax(170px, 1fr)); gap: 1rem }
+h1 { overflow-wrap: anywhere } figure { margin: 0; overflow-wrap: anywhere }
+img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; background: #8882; margin-bottom: .4rem }
+b { display: block } small { opacity: .75 } s { opacity: .75 }
+"""
+
+
+def write_page(path: Path, found: LabelCheck, dataset: Dataset, *, progress: ProgressCallback = silent) -> None:
+    """Write the page; an image that cannot be shown is a grey square with its name."""
+    suspects, outliers = found.suspects[:_MOST_SHOWN], found.outliers[:_MOST_SHOWN]
+    total, data = len(suspects) + len(outliers), found.check.report.data
+    cards = []
+    for place, one in enumerate(suspects):
+        label, suggested = (
+            f"<small>{100 * value:.1f}&nbsp;%</small>" for value in (one.label_probability, one.suggested_probability)
+        )
+        classes = f"<s>{_escaped(one.label)}</s> {label}<b>{_escaped(one.suggested)}? {suggested}</b>"
+        words = f"{classes}<small>{_place_in_data(one.name, data)}</small>"
+        cards.append(f"<figure>{_thumbnail(dataset, one.index, one.name)}{words}</figure>")
+        progress("page", place + 1, total)
+    far = []
+    for place, odd in enumerate(outliers):
+        remark = f"{odd.deviations:.1f} deviations from its neighbours"
+        words = f"<b>{_escaped(odd.label)}</b><small>{remark}<br>{_place_in_data(odd.name, data)}</small>"
+        far.append(f"<figure>{_thumbnail(dataset, odd.index, odd.name)}{words}</figure>")
+        progress("page", len(suspects) + place + 1, total)
+    title = _escaped(data)
+    count = len(found.suspects)
+    wrong = "1 label is likely wrong" if count == 1 else f"{count:,} labels are likely wrong"
+    more = f" The first {_MOST_SHOWN:,} are shown." if len(found.suspects) > _MOST_SHOWN else ""
+    text = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Labels of {title}</title>
+<style>{_PAGE_STYLE}</style></head><body>
+<h1>Labels of {title}</h1>
+<p>{found.images:,} images; {100 * found.accuracy:.1f} % of their labels are predicted by a classifier fitted to the others.</p>
+<h2>{wrong}</h2>
+<p>The label is struck out; the suggestion below it is the class that a classifier predicts. Both have their probability. The most
+certain come first.{more}</p>
+<main>{"".join(cards)}</main>
+<h2>{len(found.outliers):,} {"outlier" if len(found.outliers) == 1 else "outliers"}</h2>
+<p>Images that are far from their nearest neighbours, the farthest first: look whether they belong here.</p>
+<main>{"".join(far)}</main>
+</body></html>
+"""
+    content = text.encode()
+    with replacing(path, needed=len(content)) as file:
+        file.write(content)
+
+
+def _escaped(words: str) -> str:
+    return html.escape(printable(words))
+
+
+def _place_in_data(name: str, data: str) -> str:
+    """Where an image is inside the data; the page's title says where the data is."""
+    return _escaped(name.removeprefix(data).lstrip("/") or name)
+
+
+def _thumbnail(dataset: Dataset, index: int, name: str) -> str:
+    sample = dataset.read(index)
+    try:
+        content = sample.content
+        pixels = (
+            decode(content, name=name, limits=DecodeLimits(), channels=None, scale="percentile")
+            if isinstance(content, bytes)
+            else content
+        )
+    except DataError:
+        return "<img alt='cannot be read'>"
+    thumb = Image.fromarray(as_rgb(pixels))
+    thumb.thumbnail((_THUMBNAIL, _THUMBNAIL))
+    buffer = io.BytesIO()
+    thumb.convert("RGB").save(buffer, "JPEG", quality=80)
+    return f'<img alt="{_escaped(name)}" src="data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
