@@ -50,7 +50,7 @@ import vitlab.inference  # noqa: E402
 from benchmarks.fuzz_seeds import small_run, tiny_checkpoint  # noqa: E402
 from vitlab.config import RunConfig, ViTConfig  # noqa: E402
 from vitlab.io.atomic import REPLACED, UNFINISHED  # noqa: E402
-from vitlab.io.progress import silent  # noqa: E402
+from vitlab.io.display import silent  # noqa: E402
 from vitlab.studies.config import NoisyStudent, NoisyStudentConfig  # noqa: E402
 from vitlab.studies.noisy_student import noisy_student  # noqa: E402
 from vitlab.studies.protocol import evaluate_finetuned  # noqa: E402

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 from vitlab.config.renamed import ELSEWHERE
 from vitlab.errors import ConfigError, DataError, UsageError, masked, pair
 from vitlab.io.address import address_of, is_address
-from vitlab.io.progress import silent
+from vitlab.io.display import silent
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -53,8 +53,7 @@ if TYPE_CHECKING:
     from vitlab.inference.writing import ResultFormat
     from vitlab.interpretation.config import FigureName, Form, Occluder, Overlay, Theme
     from vitlab.interpretation.figures import Figures
-    from vitlab.io.display import Facts, Table
-    from vitlab.io.progress import ProgressCallback
+    from vitlab.io.display import Facts, ProgressCallback, Table
     from vitlab.models.catalog import ModelList
     from vitlab.models.families import Model
     from vitlab.reports.explorer import WrittenExplorer
@@ -1817,7 +1816,7 @@ def finetune(
 def _in_words_of(task: Task, place: str) -> Iterator[None]:
     """Data that is to be segmented and has no masks is refused for that, and not for its class folders."""
     from vitlab.data.readers.recognise import parse_spec
-    from vitlab.io.names import printable
+    from vitlab.io.display import printable
 
     try:
         yield

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from vitlab.config.data import Split, SplitRule
 from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
-from vitlab.data.readers.matfile import list_arrays, read_array
 from vitlab.errors import DataError
+from vitlab.io.arrays import mat_arrays, read_mat_array
 
 Pixels = NDArray[np.uint8]
 RNG = np.random.default_rng(0)
@@ -282,7 +282,7 @@ def test_arrays_are_read_as_scipy_writes_them(tmp_path: Path, squeeze: bool) -> 
     savemat(memory, arrays, do_compression=squeeze)
     path = tmp_path / "it.mat"
     path.write_bytes(memory.getvalue())
-    found = {array.name: read_array(array).reshape(array.shape, order="F") for array in list_arrays(path)}
+    found = {array.name: read_mat_array(array).reshape(array.shape, order="F") for array in mat_arrays(path)}
     assert set(found) == {"X", "y", "a_longer_name", "one", "empty"}
     for name, values in found.items():
         assert np.array_equal(values, arrays[name])

@@ -27,7 +27,7 @@ from vitlab.data.dataset import Dataset, Pixels, RawSample
 from vitlab.data.decoded_cache import DecodedDataset, cache_decoded, is_sound, write_decoded
 from vitlab.data.loader import Loader
 from vitlab.errors import ConfigError, DataError
-from vitlab.io.memory import nameless_file
+from vitlab.io.machine import nameless_file
 
 SOURCE = Stamps(count=100)
 

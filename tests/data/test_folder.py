@@ -66,7 +66,7 @@ def test_a_fingerprint_that_was_remembered_follows_a_file_that_changes(
     dataset = open_folder(as_folder(tmp_path, files))
     for name in files:
         os.utime(tmp_path / name, (1_000_000_000, 1_000_000_000))
-    monkeypatch.setattr("vitlab.io.cache.time.time_ns", lambda: 2**63 - 1)  # long after
+    monkeypatch.setattr("vitlab.io.files.time.time_ns", lambda: 2**63 - 1)  # long after
     first = dataset.fingerprint()
     assert list(own_cache.rglob("*.npz"))
     reads: list[int] = []
@@ -87,7 +87,7 @@ def test_a_fingerprint_that_was_remembered_follows_a_file_that_changes(
 
 def test_damage_to_what_was_remembered_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
     monkeypatch.setattr("vitlab.data.readers.folder.WORTH_REMEMBERING", 1)
-    monkeypatch.setattr("vitlab.io.cache.time.time_ns", lambda: 2**63 - 1)
+    monkeypatch.setattr("vitlab.io.files.time.time_ns", lambda: 2**63 - 1)
     dataset = open_folder(as_folder(tmp_path, pile()))
     first = dataset.fingerprint()
     [kept] = own_cache.rglob("*.npz")

@@ -19,7 +19,7 @@ from vitlab.config.data import Split, SplitRule
 from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.errors import DataError
-from vitlab.io.npz import open_npz
+from vitlab.io.arrays import open_npz
 
 RNG = np.random.default_rng(0)
 ENCODED = [RNG.bytes(int(size)) for size in RNG.integers(1, 300, 30)]
@@ -242,7 +242,7 @@ def test_a_bomb_is_refused_in_little_memory(tmp_path: Path) -> None:
     assert path.stat().st_size < 400_000
     script = (
         "import sys, resource\nfrom pathlib import Path\nfrom vitlab.errors import DataError\n"
-        "from vitlab.io.npz import open_npz\n"
+        "from vitlab.io.arrays import open_npz\n"
         "before = int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])\n"
         "try:\n    open_npz(Path(sys.argv[1]))\nexcept DataError as error:\n    print(error.message)\n"
         "print(int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) - before)\n"

@@ -158,7 +158,7 @@ def test_shards_of_class_folders_keep_the_splits_of_their_names(tmp_path: Path) 
 def test_the_index_is_made_once_and_again_when_the_shard_changes(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitlab.io.cache.time.time_ns", lambda: 2**63 - 1)  # long after the shard was written
+    monkeypatch.setattr("vitlab.io.files.time.time_ns", lambda: 2**63 - 1)  # long after the shard was written
     made: list[Path] = []
     import vitlab.data.readers.shards as shards
 
@@ -188,7 +188,7 @@ def test_a_shard_written_a_moment_ago_is_not_remembered(tmp_path: Path, own_cach
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitlab.io.cache.time.time_ns", lambda: 2**63 - 1)
+    monkeypatch.setattr("vitlab.io.files.time.time_ns", lambda: 2**63 - 1)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
     assert len(opened(as_tar(tmp_path / "it.tar", samples()))) == 12

@@ -18,7 +18,7 @@ from tests.data.box_images import CLASSES, write_boxes
 from tests.data.coco_files import write_instances
 from vitlab.checkpoints import load
 from vitlab.cli.main import main
-from vitlab.io.lock import locked
+from vitlab.io.atomic import locked
 from vitlab.training.checkpointing import read_snapshot
 from vitlab.training.run_folder import RunDirectory
 

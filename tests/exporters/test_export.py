@@ -45,7 +45,7 @@ from vitlab.exporters.files import (
     synthetic_images,
     traced,
 )
-from vitlab.io.progress import silent
+from vitlab.io.display import silent
 from vitlab.models import build
 from vitlab.models.position import resize_grid
 from vitlab.models.swin import Swin

@@ -12,7 +12,7 @@ import pytest
 from tests import processes
 from tests.faults.runs import child, ends_like, killed, long_run, losses_of, nothing_is_lost, reached, wait_for
 from tests.training.small import last, run_to, same, small_run
-from vitlab.io.lock import locked
+from vitlab.io.atomic import locked
 from vitlab.training import train
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nothing is forked there")

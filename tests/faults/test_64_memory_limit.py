@@ -15,7 +15,7 @@ from tests.faults.runs import in_a_child
 from vitlab.errors import DataError, OutOfMemoryError
 from vitlab.inference.backends import Outputs, Pixels
 from vitlab.inference.engine import ImageBatch, run_batches
-from vitlab.io.memory import is_out_of_memory
+from vitlab.io.machine import is_out_of_memory
 
 LIMITED = """
 import contextlib, io, os, resource, sys

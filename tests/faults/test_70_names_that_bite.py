@@ -15,8 +15,7 @@ from tests.data.images import jpeg, scene
 from tests.inference import small
 from vitlab.cli.main import main
 from vitlab.inference import Predictor
-from vitlab.io.display import Table
-from vitlab.io.text import csv_cell
+from vitlab.io.display import Table, csv_cell
 
 LABELS = ("=cmd|'/C calc'!A0", "+1", "-1", "@SUM(A1)", "\x1b[31mred\x1b[0m", "left\u202etfel", "\uff1d1+1")
 NAMES = (

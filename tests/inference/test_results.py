@@ -15,7 +15,7 @@ import pytest
 from vitlab.errors import DataError
 from vitlab.inference import Prediction, Unreadable
 from vitlab.inference.results import Csv, FinishedImages, JsonLines, new_file, parquet_file, resumed_file
-from vitlab.io.text import printable
+from vitlab.io.display import printable
 
 MARK = "0123456789abcdef"
 NAMES = ["a.jpg", "b,c.jpg", 'quo"te.jpg', "new\nline.jpg", "ünïcode 猫.jpg", "\udcff.jpg", "z.jpg"]

@@ -12,7 +12,7 @@ import fsspec
 import pytest
 
 from vitlab.errors import DataError, StorageError
-from vitlab.io import block_cache, remote
+from vitlab.io import cache, remote
 from vitlab.io.address import Address
 
 A = Address("memory://io/a.bin")
@@ -229,13 +229,13 @@ def test_blocks_are_expected_in_other_threads_and_an_error_there_reaches_the_rea
 def test_who_waits_for_a_block_has_it_before_it_is_written(
     blocks: remote.RemoteFile, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go, write = threading.Event(), block_cache._written
+    go, write = threading.Event(), cache._written
 
     def late(path: str, partial: str, handle: int, content: bytes) -> bool:
         assert go.wait(30)
         return write(path, partial, handle, content)
 
-    monkeypatch.setattr(block_cache, "_written", late)
+    monkeypatch.setattr(cache, "_written", late)
     blocks.expect([(0, 10), (120, 10)])
     assert blocks.read(5, 50) == bytes(range(5, 55))
     assert blocks.read(110, 20) == bytes(range(110, 130))

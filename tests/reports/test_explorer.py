@@ -26,7 +26,7 @@ from vitlab.config.data import Preprocess
 from vitlab.errors import DataError, UsageError
 from vitlab.inference.images import NamedImage
 from vitlab.interpretation.exploration import explore_model
-from vitlab.io.array_pack import unpack_arrays
+from vitlab.io.arrays import unpack_arrays
 from vitlab.models import build
 from vitlab.reports.explorer import MODULES, builtin_images, coded, file_page, image_bytes, page_files, write_explorer
 

@@ -20,7 +20,7 @@ from vitlab.checkpoints.reading import model_in
 from vitlab.cli.main import main
 from vitlab.config.train import Average
 from vitlab.errors import TrainingError
-from vitlab.io.names import printable
+from vitlab.io.display import printable
 from vitlab.reports.charts import smoothed, thinned, ticks
 from vitlab.reports.content import Comparison, embedded_image, start_name
 from vitlab.reports.report import WrittenReport, render, write_report

@@ -15,7 +15,7 @@ from tests.inference import small
 from tests.interpretation.test_exploration import checkpoint_of
 from tests.serving.small import Reply, ask, photo, serving
 from vitlab.interpretation.exploration import attention_of, changed_answer, explore_image
-from vitlab.io.array_pack import unpack_arrays
+from vitlab.io.arrays import unpack_arrays
 from vitlab.reports.explorer import BUILTIN, MODULES, model_reader
 from vitlab.serving.config import ServeConfig
 from vitlab.serving.server import Server

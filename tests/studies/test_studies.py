@@ -18,7 +18,7 @@ from vitlab.config.paper_tables import TABLE_8
 from vitlab.config.serialize import Json
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, TrainingError
-from vitlab.io.progress import silent
+from vitlab.io.display import silent
 from vitlab.models.cost import cost
 from vitlab.studies import ablations
 from vitlab.studies.ablations import BASE, CELLS, VARIANTS, optimizer, positions, self_supervision, shape

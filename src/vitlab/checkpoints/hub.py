@@ -23,8 +23,8 @@ from vitlab.errors import CheckpointError, ConfigError, DataError
 from vitlab.io.address import is_address
 from vitlab.io.atomic import replacing
 from vitlab.io.cache import cache_folder
+from vitlab.io.display import ProgressCallback, line_on_terminal
 from vitlab.io.optional import optional_import
-from vitlab.io.progress import ProgressCallback, line_on_terminal
 
 PREFIX = "hub:"
 _ADDRESS = re.compile(r"hub:(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)

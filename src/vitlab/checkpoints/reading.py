@@ -40,8 +40,8 @@ from vitlab.config.vit import PositionResize, ViTConfig, with_profile
 from vitlab.errors import CheckpointError, pair
 from vitlab.io import address as io_address
 from vitlab.io.address import is_address
+from vitlab.io.display import line_on_terminal
 from vitlab.io.files import is_folder, open_regular
-from vitlab.io.progress import line_on_terminal
 from vitlab.models.batch_norm import STATISTICS
 from vitlab.models.families import build_on_meta
 

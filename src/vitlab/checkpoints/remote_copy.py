@@ -16,8 +16,8 @@ from pathlib import Path
 from vitlab.checkpoints.containers.safetensors_file import MAX_HEADER
 from vitlab.errors import CheckpointError, DataError
 from vitlab.io.address import Address
+from vitlab.io.display import ProgressCallback, silent
 from vitlab.io.files import SMALL_FILE
-from vitlab.io.progress import ProgressCallback, silent
 from vitlab.io.remote import Info, copies_of, fetch, files_below, info, is_file, read_now, read_range
 
 RUN, SWEEP, MODEL, LAST, BEST = "run.json", "sweep.json", "model.safetensors", "last", "best"

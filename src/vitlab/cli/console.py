@@ -17,9 +17,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from vitlab.errors import VitlabError
-from vitlab.io.display import json_text
-from vitlab.io.progress import ProgressCallback
-from vitlab.io.text import printable
+from vitlab.io.display import ProgressCallback, json_text, printable
 
 NAMES = {"start": "from", "given": "from", "target": "class"}
 """Parameters whose option has another name: `from` and `class` are words of Python."""

@@ -16,7 +16,7 @@ from typing import Any
 from vitlab import __version__, api
 from vitlab.cli import console
 from vitlab.errors import OutOfMemoryError, UsageError, VitlabError, did_you_mean
-from vitlab.io.memory import is_out_of_memory
+from vitlab.io.machine import is_out_of_memory
 
 VERBS: dict[str, Callable[..., Any]] = {
     "quickstart": api.quickstart,

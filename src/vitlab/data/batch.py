@@ -19,8 +19,8 @@ from vitlab.data.dataset import UNKNOWN, Dataset, ImageDataset, Label, Pixels, R
 from vitlab.data.frame import Frame, Framed
 from vitlab.data.sampler import Indices, Picks, rng_of, substitute
 from vitlab.errors import ConfigError, DataError, VitlabError
-from vitlab.io.memory import is_out_of_memory
-from vitlab.io.names import printable
+from vitlab.io.display import printable
+from vitlab.io.machine import is_out_of_memory
 
 Transform = Callable[[RawSample, np.random.Generator], Pixels | Framed]
 """From a sample and its own random generator to uint8 pixels of the loader's shape; with boxes, also where the image lies in it."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from vitlab.config.data import DecodeLimits
 from vitlab.errors import DataError
 from vitlab.io.digests import DIGEST_BYTES, Content, Digests
-from vitlab.io.names import printable
+from vitlab.io.display import printable
 
 Pixels = NDArray[np.uint8]
 """Pixels of an image, (H, W, C)."""

@@ -35,12 +35,10 @@ from vitlab.data.dataset import UNKNOWN, Dataset, ImageDataset, Label, LabelTabl
 from vitlab.data.frame import Framed
 from vitlab.data.sampler import rng_of
 from vitlab.errors import ConfigError, DataError
-from vitlab.io.atomic import sync_folder
+from vitlab.io.atomic import locked, sync_folder
 from vitlab.io.cache import cache_folder
-from vitlab.io.lock import locked
-from vitlab.io.memory import memory_available, nameless_file
-from vitlab.io.names import Names
-from vitlab.io.prefetch import prefetched
+from vitlab.io.files import Names
+from vitlab.io.machine import memory_available, nameless_file, prefetched
 
 _MARK = b"vitlab-images-v1"
 _TRAILER = struct.Struct("<16sQQ32s")

@@ -14,7 +14,7 @@ from vitlab.data.readers.joined import open_joined
 from vitlab.data.readers.recognise import open_data, parse_spec
 from vitlab.data.split import take_split
 from vitlab.errors import DataError, choice, did_you_mean, pair
-from vitlab.io.names import printable
+from vitlab.io.display import printable
 
 if TYPE_CHECKING:
     from vitlab.data.synthetic.dataset import SyntheticDataset

@@ -27,8 +27,8 @@ from vitlab.data.opening import open_dataset
 from vitlab.data.readers.manifest import CLASSES_NAME
 from vitlab.errors import DataError
 from vitlab.io.atomic import write_text
-from vitlab.io.prefetch import chunks, prefetched
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, silent
+from vitlab.io.machine import chunks, prefetched
 from vitlab.io.tar import RECORD, ShardWriter, member_bytes
 
 _ENDINGS: dict[ImageFormat, str] = {

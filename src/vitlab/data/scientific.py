@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vitlab.config.data import DecodeLimits, PixelScale
 from vitlab.errors import DataError
-from vitlab.io.npz import read_npy_header
+from vitlab.io.arrays import read_npy_header
 from vitlab.io.optional import optional_import
 
 Pixels = NDArray[np.uint8]

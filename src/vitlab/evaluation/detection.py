@@ -20,8 +20,7 @@ from vitlab.errors import DataError
 from vitlab.evaluation.images import known, named_images, percent, unless_skipped, write_lines
 from vitlab.inference.detections import DetectedImage, Detector
 from vitlab.inference.results import Unreadable
-from vitlab.io.display import Block, Displayed
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import Block, Displayed, ProgressCallback, silent
 from vitlab.objective.metrics import AveragePrecision, DetectionScores, FoundBoxes, WantedBoxes, box_iou
 
 LEAST = 0.01

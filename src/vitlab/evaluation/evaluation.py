@@ -47,9 +47,7 @@ from vitlab.evaluation.label_mapping import Targets
 from vitlab.inference.backends import evaluating
 from vitlab.inference.engine import Engine
 from vitlab.io.atomic import replacing
-from vitlab.io.display import Block, Displayed
-from vitlab.io.progress import ProgressCallback, silent
-from vitlab.io.text import csv_cell
+from vitlab.io.display import Block, Displayed, ProgressCallback, csv_cell, silent
 from vitlab.objective.metrics import top_classes
 
 _SHOWN = 10  # rows of a table of classes

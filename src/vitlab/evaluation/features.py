@@ -33,7 +33,7 @@ from vitlab.inference.backends import evaluating
 from vitlab.inference.engine import Engine
 from vitlab.io.cache import cache_folder
 from vitlab.io.digests import DIGEST_BYTES, Digests, digest
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, silent
 
 Rows = NDArray[np.float32]
 

@@ -42,8 +42,7 @@ from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.evaluation import engine_for, first_is_unlabelled, trained_on
 from vitlab.evaluation.features import Features, FeatureStore, Subset, digests_of, extract_features, joined, labels_of, model_key
 from vitlab.inference.backends import evaluating
-from vitlab.io.display import Block, Displayed
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import Block, Displayed, ProgressCallback, silent
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -15,7 +15,7 @@ from vitlab.data.dataset import ImageDataset, Pixels
 from vitlab.errors import DataError
 from vitlab.inference.images import NamedImage
 from vitlab.io.atomic import replacing
-from vitlab.io.text import csv_cell
+from vitlab.io.display import csv_cell
 
 
 def named_images(dataset: ImageDataset) -> Iterator[NamedImage]:

@@ -35,10 +35,7 @@ from vitlab.evaluation.evaluation import name_in
 from vitlab.evaluation.features import Features, FeatureStore, extract_features, model_key
 from vitlab.evaluation.frozen import choose_strength, fit, select, unit
 from vitlab.io.atomic import replacing
-from vitlab.io.display import Block, Displayed
-from vitlab.io.names import printable
-from vitlab.io.progress import ProgressCallback, silent
-from vitlab.io.text import csv_cell
+from vitlab.io.display import Block, Displayed, ProgressCallback, csv_cell, printable, silent
 from vitlab.objective.metrics import log_softmax
 
 Floats = NDArray[np.float64]

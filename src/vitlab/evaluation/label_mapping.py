@@ -14,8 +14,8 @@ from pathlib import Path
 from vitlab.config.class_names import aliases, plain
 from vitlab.data.dataset import align_labels
 from vitlab.errors import DataError, did_you_mean
+from vitlab.io.display import printable
 from vitlab.io.files import LIST_FILE, as_text, read_bytes
-from vitlab.io.names import printable
 from vitlab.io.zip import ZipContents, read_zip_index
 
 

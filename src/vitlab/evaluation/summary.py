@@ -58,9 +58,8 @@ from vitlab.inference.on_ray import (
 from vitlab.inference.predictor import Predictor
 from vitlab.inference.results import MARK_LENGTH, load_pyarrow
 from vitlab.io.atomic import only_writer
-from vitlab.io.display import Table
+from vitlab.io.display import ProgressCallback, Table
 from vitlab.io.parts import Chunk, open_parts
-from vitlab.io.progress import ProgressCallback
 
 _log = logging.getLogger("vitlab")
 

@@ -41,10 +41,8 @@ from vitlab.evaluation.features import Features, FeatureStore, extract_features,
 from vitlab.evaluation.frozen import Probe, percent, probe
 from vitlab.inference.backends import evaluating
 from vitlab.inference.engine import Engine
-from vitlab.io.display import Block, Displayed
+from vitlab.io.display import Block, Displayed, ProgressCallback, printable, silent
 from vitlab.io.files import LIST_FILE, read_bytes
-from vitlab.io.names import printable
-from vitlab.io.progress import ProgressCallback, silent
 
 Indices = NDArray[np.int64]
 Entries = Sequence[int | str]

@@ -50,9 +50,8 @@ from vitlab.exporters.files import (
 )
 from vitlab.inference.backends import INPUT, quiet
 from vitlab.io.atomic import replacing
-from vitlab.io.display import Block, Displayed
-from vitlab.io.progress import ProgressCallback, silent
-from vitlab.io.trial import REMEDY
+from vitlab.io.display import Block, Displayed, ProgressCallback, silent
+from vitlab.io.machine import REMEDY
 
 BATCHES = (1, 2, 5)
 _TOLERANCE = 1e-4  # relative to the largest score, or to 1 if that is larger

@@ -46,7 +46,7 @@ from vitlab.inference.folded import exportable, finished, why_not_folded
 from vitlab.io.atomic import replacing_folder
 from vitlab.io.cache import cache_folder
 from vitlab.io.files import open_handle, read_bytes
-from vitlab.io.memory import is_out_of_memory
+from vitlab.io.machine import is_out_of_memory
 from vitlab.io.optional import optional_import
 from vitlab.models.families import Model
 from vitlab.models.segmenter import Segmenter

@@ -39,9 +39,8 @@ from vitlab.inference.colours import colours
 from vitlab.inference.engine import run_batches
 from vitlab.inference.images import ImageLike, ImageReader, ImagesLike, Pixels, as_list_of_images, image_name, load_pil
 from vitlab.inference.results import Unreadable
-from vitlab.io.display import Block, Displayed
-from vitlab.io.names import printable
-from vitlab.io.prefetch import prefetched
+from vitlab.io.display import Block, Displayed, printable
+from vitlab.io.machine import prefetched
 from vitlab.models.device import resolve_device
 from vitlab.models.objects import as_objects, class_scores, of_tokens
 from vitlab.objective.losses import iou_and_giou

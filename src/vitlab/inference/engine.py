@@ -44,9 +44,8 @@ from vitlab.inference.auto import AutoBackend, create_backend
 from vitlab.inference.backends import Backend, Outputs, Pixels
 from vitlab.inference.images import ImageLike, ImageReader, image_name, load_pil
 from vitlab.inference.packed import packed_backend
-from vitlab.io.memory import is_out_of_memory
-from vitlab.io.prefetch import prefetched
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, silent
+from vitlab.io.machine import is_out_of_memory, prefetched
 from vitlab.models.device import resolve_device
 
 

@@ -23,8 +23,8 @@ from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import DataError, masked
 from vitlab.io.address import Address, address_of, is_address, place_of
 from vitlab.io.archive_limits import READ_IN_PLACE
+from vitlab.io.display import printable
 from vitlab.io.files import open_regular, read_bytes
-from vitlab.io.names import printable
 from vitlab.io.remote import files_below, info, is_file, matches, read_all
 from vitlab.io.zip import ZipContents, read_zip_index
 

@@ -57,11 +57,10 @@ from vitlab.inference.results import (
 )
 from vitlab.inference.search_index import BLOCK, Features, index_table, label_text
 from vitlab.inference.writing import ResultFormat, all_images, format_of, report_unreadable
-from vitlab.io.memory import is_out_of_memory
+from vitlab.io.display import ProgressCallback, printable
+from vitlab.io.machine import is_out_of_memory
 from vitlab.io.parts import Chunk, Lines, PartFormat, Parts, open_parts
-from vitlab.io.progress import ProgressCallback
 from vitlab.io.ray_cluster import Attempts, Resources, connected, error_text, explained, raise_error, resources
-from vitlab.io.text import printable
 
 _RETRIES = 4  # of a chunk whose worker died
 _MOST_BLOCKS = 2000  # of the list of chunks; Ray Data plans a task for each

@@ -28,7 +28,7 @@ from vitlab.inference.engine import Engine, ImageBatch
 from vitlab.inference.folded import activation_of
 from vitlab.inference.images import ImageLike, ImagesLike, as_list_of_images, image_name
 from vitlab.inference.results import Prediction, Predictions, Unreadable
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, silent
 
 
 class Predictor:

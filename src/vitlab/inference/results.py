@@ -26,10 +26,8 @@ from numpy.typing import NDArray
 from vitlab.errors import ConfigError, DataError
 from vitlab.inference.folded import Activation
 from vitlab.io.atomic import replacing
-from vitlab.io.display import Block, Displayed, json_text
-from vitlab.io.names import printable
+from vitlab.io.display import Block, Displayed, csv_cell, json_text, printable
 from vitlab.io.optional import optional_import
-from vitlab.io.text import csv_cell
 
 MARK_LENGTH = 16
 GROUP_ROWS = 4096

@@ -23,10 +23,9 @@ from vitlab.data.dataset import Dataset, ImageDataset, Label
 from vitlab.errors import DataError
 from vitlab.inference.engine import Engine
 from vitlab.inference.results import Unreadable, load_pyarrow
+from vitlab.io.arrays import open_npz
 from vitlab.io.atomic import only_writer, replacing
-from vitlab.io.names import printable
-from vitlab.io.npz import open_npz
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, printable, silent
 
 Features = NDArray[np.float32]
 ENDINGS = (".npz", ".parquet")

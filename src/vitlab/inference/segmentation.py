@@ -43,10 +43,8 @@ from vitlab.inference.images import ImageLike, ImageReader, ImagesLike, as_list_
 from vitlab.inference.results import Unreadable
 from vitlab.inference.writing import all_images
 from vitlab.io.atomic import replacing
-from vitlab.io.display import Block, Displayed, json_text
-from vitlab.io.prefetch import prefetched
-from vitlab.io.progress import ProgressCallback, silent
-from vitlab.io.text import printable
+from vitlab.io.display import Block, Displayed, ProgressCallback, json_text, printable, silent
+from vitlab.io.machine import prefetched
 from vitlab.models.backbone import Backbone, GridModel
 from vitlab.models.device import resolve_device
 from vitlab.models.families import build_on_meta

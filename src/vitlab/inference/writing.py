@@ -37,9 +37,7 @@ from vitlab.inference.results import (
 )
 from vitlab.io.archive_limits import READ_IN_PLACE
 from vitlab.io.atomic import only_writer, replacing
-from vitlab.io.display import json_text
-from vitlab.io.progress import ProgressCallback
-from vitlab.io.text import printable
+from vitlab.io.display import ProgressCallback, json_text, printable
 
 ResultFormat = Literal["text", "jsonl", "csv", "parquet"]
 _REPORTED = 20  # unreadable images that are reported one by one; results name all of them

@@ -46,8 +46,7 @@ from vitlab.interpretation.occlusion import WINDOW, occlusion
 from vitlab.interpretation.paint import Pixels, feature_maps, field_pixels, overlay
 from vitlab.interpretation.weights import first_filters, meets_pixels_by, position_similarity, principal_filters
 from vitlab.io.atomic import cannot_write, write_bytes
-from vitlab.io.display import Block, Displayed
-from vitlab.io.progress import ProgressCallback
+from vitlab.io.display import Block, Displayed, ProgressCallback
 from vitlab.models.recurrent import Recurrent
 from vitlab.models.vit import ViT
 

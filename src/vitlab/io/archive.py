@@ -17,9 +17,9 @@ from pathlib import Path
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import MOST_INFLATED, ArchiveLimits, check_ratio
 from vitlab.io.atomic import DISK_FULL
-from vitlab.io.cache import cache_folder, stamp_of
-from vitlab.io.files import open_regular
-from vitlab.io.names import printable
+from vitlab.io.cache import cache_folder
+from vitlab.io.display import printable
+from vitlab.io.files import open_regular, stamp_of
 from vitlab.io.tar import BLOCK, FileStream, TarStream, tar_members
 from vitlab.io.zip import ZipContents, read_zip_index
 

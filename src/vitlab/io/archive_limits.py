@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vitlab.errors import DataError, at_least
 from vitlab.io.address import Place
-from vitlab.io.names import printable
+from vitlab.io.display import printable
 
 _MIB = 2**20
 _GIB = 2**30

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.io.address import Address, Place
-from vitlab.io.cache import recall, remember, settled
+from vitlab.io.cache import recall, remember
+from vitlab.io.files import settled
 
 DIGEST_BYTES = 16
 

@@ -1,4 +1,4 @@
-"""Values that print as tables, become JSON, and show themselves in a notebook.
+"""What a person or a program sees: text that is safe to print, tables, JSON, HTML in a notebook, and the progress of long work.
 
 A result of vitlab derives from `Displayed` and says once, in `tables`, what a person wants to see, and in `to_json` what a
 program wants. `str(result)`, the command line and a notebook are made from these two. `Facts` (one thing and its properties) and
@@ -9,12 +9,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, overload
 from unicodedata import combining, east_asian_width
 
-from vitlab.io.text import printable
+
+def printable(text: str) -> str:
+    """The text on one line: control characters, line ends and undecodable bytes as escapes, every other letter as it is."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # also in full width, as a Japanese keyboard writes them
+
+
+def csv_cell(text: str) -> str:
+    """The text as a cell of a CSV file: `printable`, and with an apostrophe before what a spreadsheet would take for a formula."""
+    shown = printable(text)
+    return f"'{shown}" if shown.startswith(_FORMULA) else shown
+
 
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 Row = Mapping[str, Value]
@@ -218,3 +234,19 @@ def _short(number: int) -> str:
         if abs(number) >= power:
             return f" ({number / power:.3g} {letter})"
     return ""
+
+
+ProgressCallback = Callable[[str, int, int | None], None]
+"""(description, done, total or None): bytes or images."""
+
+
+def silent(description: str, done: int, total: int | None) -> None:
+    """A progress callback that does nothing."""
+
+
+def line_on_terminal(description: str, done: int, total: int | None) -> None:
+    """A line on a terminal that says how far a download is, in MB."""
+    if sys.stderr.isatty():
+        of = "" if total is None else f" of {total / 1e6:,.0f}"
+        ends = "\n" if done == total else ""
+        print(f"\r{description}: {done / 1e6:,.0f}{of} MB\x1b[K", end=ends, file=sys.stderr, flush=True)

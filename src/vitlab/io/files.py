@@ -1,4 +1,4 @@
-"""Opening files: regular files for reading, and files read by offset.
+"""Files: regular files opened for reading, files read by offset, what changes when a file changes, and lists of file names.
 
 Every file that a user names is opened by `open_handle`.
 """
@@ -8,8 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from io import BufferedReader
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.errors import CheckpointError, DataError, VitlabError
-from vitlab.io.cache import stamp_of
-from vitlab.io.names import printable
+from vitlab.io.display import printable
 
 SMALL_FILE = 2**26
 """Most bytes of a file of settings, names or notes."""
@@ -121,6 +123,16 @@ def _near(path: Path) -> str | None:
     return f"did you mean {path.parent / close[0]}?" if close else None
 
 
+def stamp_of(status: os.stat_result) -> tuple[int, int, int]:
+    """What changes when a file changes: its size, and the times (ns) of the last change of content and of any change."""
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def settled(stamp: tuple[int, int, int]) -> bool:
+    """Whether a file was last changed long enough ago (2 s) that another change would change its times."""
+    return time.time_ns() - max(stamp[1:]) > 2_000_000_000
+
+
 def map_bytes(path: Path, stamp: tuple[int, int, int], offset: int, length: int) -> NDArray[np.uint8]:
     """Bytes of a file mapped into memory; DataError if the file has changed since `stamp` was taken."""
     status = path.stat()
@@ -182,3 +194,48 @@ class PositionedFile:
     def __del__(self) -> None:
         if self._handle >= 0:
             os.close(self._handle)
+
+
+class Names:
+    """An immutable list of names in two buffers: a million of them are pickled, forked and loaded at once.
+
+    A list of str would be copied into every forked worker, because reading a str changes its reference count.
+    Names are those of the file system, including undecodable bytes.
+    """
+
+    __slots__ = ("_blob", "_ends")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        encoded = [name.encode("utf-8", "surrogateescape") for name in names]
+        self._blob = b"".join(encoded)
+        self._ends: NDArray[np.int64] = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+
+    @classmethod
+    def from_buffers(cls, blob: bytes, ends: NDArray[np.int64]) -> Names:
+        """The names of these `buffers`; ValueError if they are inconsistent."""
+        if ends.ndim != 1 or len(ends) == 0 or ends[0] != 0 or ends[-1] != len(blob) or np.any(np.diff(ends) < 0):
+            raise ValueError("these buffers do not hold names")
+        names = cls(())
+        names._blob, names._ends = blob, ends
+        return names
+
+    def buffers(self) -> tuple[bytes, NDArray[np.int64]]:
+        """All characters end to end, and where each name ends, starting with 0."""
+        return self._blob, self._ends
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> str:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._blob[self._ends[index] : self._ends[index + 1]].decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        ends = self._ends.tolist()
+        for start, end in pairwise(ends):
+            yield self._blob[start:end].decode("utf-8", "surrogateescape")
+
+    def take(self, rows: NDArray[np.int64]) -> Names:
+        """The names of these rows, in this order."""
+        return Names(self[int(row)] for row in rows)

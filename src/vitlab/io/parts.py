@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from vitlab.errors import DataError
-from vitlab.io.atomic import cannot_write, replacing, sync_folder, write_text
-from vitlab.io.display import json_text
+from vitlab.io.atomic import cannot_write, locked, replacing, sync_folder, write_text
+from vitlab.io.display import json_text, printable
 from vitlab.io.files import read_bytes
-from vitlab.io.lock import locked
-from vitlab.io.text import printable
 
 JobFacts = Mapping[str, str | int]
 """What decides the content of the parts, by names that a user understands."""

@@ -19,8 +19,8 @@ from typing import Any
 
 from vitlab import errors
 from vitlab.errors import ClusterError, ConfigError, VitlabError
+from vitlab.io.display import printable
 from vitlab.io.optional import optional_import
-from vitlab.io.text import printable
 
 REACH_SECONDS = 10.0
 """How long a cluster may take to answer."""

@@ -5,7 +5,7 @@ and 429, a cut or reset connection, a body that ends too early, no answer in tim
 does not is one sentence with a hint. fsspec and the package of a scheme are imported when an address is first used.
 
 A process has one file system for each scheme, made on first use and again after a fork. What is read is kept in a cache on disk
-(io/block_cache.py); `RemoteFile.expect` reads in advance, in threads.
+(io/cache.py); `RemoteFile.expect` reads in advance, in threads.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ from zlib import crc32
 
 from vitlab.errors import DataError, StorageError, VitlabError, masked
 from vitlab.io.address import Address
-from vitlab.io.block_cache import BlockCache, default_limit
-from vitlab.io.cache import cache_folder
-from vitlab.io.lock import locked
+from vitlab.io.atomic import locked
+from vitlab.io.cache import BlockCache, cache_folder, default_limit
+from vitlab.io.display import ProgressCallback, silent
+from vitlab.io.machine import prefetched
 from vitlab.io.optional import optional_import
-from vitlab.io.prefetch import prefetched
-from vitlab.io.progress import ProgressCallback, silent
 from vitlab.io.range_client import BrokenAnswerError, RangeConnection
 
 T = TypeVar("T")

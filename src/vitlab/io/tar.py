@@ -21,7 +21,7 @@ from vitlab.errors import DataError
 from vitlab.io.address import Place
 from vitlab.io.archive_limits import ArchiveLimits, checked_name
 from vitlab.io.atomic import replacing
-from vitlab.io.names import printable
+from vitlab.io.display import printable
 
 BLOCK = 512
 

@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 from vitlab.errors import DataError
 from vitlab.io.address import Address, Place
 from vitlab.io.archive_limits import RAW, READ_IN_PLACE, ArchiveLimits, check_ratio, checked_name, inflated
-from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests, version_digests
-from vitlab.io.files import PositionedFile, open_handle
-from vitlab.io.names import Names, printable
+from vitlab.io.display import printable
+from vitlab.io.files import Names, PositionedFile, open_handle, stamp_of
 from vitlab.io.remote import RemoteFile, fraction_kept, info
 
 STORED, DEFLATED = 0, 8

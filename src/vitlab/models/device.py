@@ -7,7 +7,7 @@ from functools import cache
 import torch
 
 from vitlab.errors import ConfigError
-from vitlab.io.trial import trouble_with
+from vitlab.io.machine import trouble_with
 
 _HINT = "use auto, cpu, cuda, cuda:1 or mps"
 _TIMEOUT = 120.0  # seconds; nearly all of it is the import of torch on a busy machine

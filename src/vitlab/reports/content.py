@@ -21,7 +21,7 @@ from vitlab.evaluation.classification import Classification, MultiLabel, average
 from vitlab.interpretation.attention import attention_distance, rollout
 from vitlab.interpretation.paint import Pixels, filter_tiles, overlay, png, position_tiles
 from vitlab.interpretation.weights import position_similarity, principal_filters
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, silent
 from vitlab.models.cost import cost
 from vitlab.reports.charts import Axes, Chart, Series, bar_chart, line_chart, short, smoothed, thinned
 from vitlab.reports.run import (

@@ -17,7 +17,7 @@ from vitlab.evaluation.evaluation import open_split
 from vitlab.evaluation.segmentation import MaskScore, SegmentationEvaluation, evaluate_segmentation
 from vitlab.inference.detections import DetectedObject, Detector, draw_boxes
 from vitlab.inference.segmentation import SegmentPredictor, draw_overlay
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, silent
 from vitlab.models.cost import cost
 from vitlab.reports.charts import short
 from vitlab.reports.content import Classes, ClassRow, EmbeddedImage, Summary, embedded_image, percent, reduced, start_name

@@ -35,11 +35,9 @@ from vitlab.errors import DataError
 from vitlab.inference.images import ImageLike, ImageReader, NamedImage, image_name
 from vitlab.interpretation.exploration import Exploration, ModelView, explore_image, explore_model, kept_queries, patches_of
 from vitlab.interpretation.paint import Pixels
-from vitlab.io.array_pack import pack_arrays
+from vitlab.io.arrays import pack_arrays
 from vitlab.io.atomic import write_text
-from vitlab.io.display import Block, Displayed, json_text
-from vitlab.io.names import printable
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import Block, Displayed, ProgressCallback, json_text, printable, silent
 from vitlab.models.vit import ViT
 from vitlab.reports.neighbours import Nearest, Neighbourhood
 

@@ -15,7 +15,7 @@ from vitlab.checkpoints.reading import model_in
 from vitlab.config.public_weights import public_weights
 from vitlab.errors import CheckpointError, UsageError
 from vitlab.io.address import is_address
-from vitlab.io.names import printable
+from vitlab.io.display import printable
 from vitlab.recipes.reasons import model_in_words
 
 CARD = "README.md"

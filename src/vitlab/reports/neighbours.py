@@ -24,7 +24,7 @@ from vitlab.inference.search_index import Index
 from vitlab.interpretation.attention import as_floats
 from vitlab.interpretation.paint import Pixels
 from vitlab.interpretation.weights import principal_directions
-from vitlab.io.names import printable
+from vitlab.io.display import printable
 
 Nearest = tuple[dict[str, Any], dict[int, Pixels]]
 """The nearest images as plain values, and thumbnails of those that can be read, by their place in the list."""

@@ -28,9 +28,7 @@ from vitlab.errors import DataError
 from vitlab.evaluation.classification import Classification, MultiLabel
 from vitlab.inference.segmentation import backbone_of
 from vitlab.io.atomic import write_text
-from vitlab.io.display import Block, Displayed
-from vitlab.io.names import printable
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import Block, Displayed, ProgressCallback, printable, silent
 from vitlab.reports.content import (
     Comparison,
     calibration,

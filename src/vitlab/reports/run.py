@@ -33,7 +33,7 @@ from vitlab.data.transforms import EvaluationTransform, normalise
 from vitlab.errors import DataError, TrainingError, VitlabError
 from vitlab.evaluation.evaluation import Evaluation, evaluate, name_in, open_split
 from vitlab.evaluation.label_mapping import match_by_name
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, silent
 from vitlab.models.cost import cost
 from vitlab.training.run_folder import RunDirectory
 

@@ -26,8 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitlab import __version__
 from vitlab.inference.results import Prediction
-from vitlab.io.display import json_text
-from vitlab.io.text import printable
+from vitlab.io.display import json_text, printable
 from vitlab.serving import uploads as read
 from vitlab.serving.batching import Answer
 from vitlab.serving.config import ServeConfig

@@ -6,7 +6,7 @@
 - `POST /v1/explorer/attention`: what one token attends to, in every layer and head;
 - `POST /v1/explorer/change`: the answer with patches covered or shuffled.
 
-No image is kept: the page sends it each time. Those of the explorer answer with arrays in binary form (`vitlab.io.array_pack`).
+No image is kept: the page sends it each time. Those of the explorer answer with arrays in binary form (`vitlab.io.arrays`).
 Axes: L layers, B batch, H heads, G x J patches down and across; of images H height, W width, C channels.
 """
 
@@ -40,8 +40,8 @@ from vitlab.interpretation.exploration import (
     shuffled_order,
 )
 from vitlab.interpretation.paint import overlay, png
-from vitlab.io.array_pack import pack_arrays
-from vitlab.io.text import printable
+from vitlab.io.arrays import pack_arrays
+from vitlab.io.display import printable
 from vitlab.models.vit import ViT
 from vitlab.reports.explorer import BUILTIN, answer_facts, image_bytes, model_bytes, page_files, served_page
 from vitlab.reports.neighbours import Neighbourhood

@@ -21,7 +21,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from vitlab.errors import did_you_mean
-from vitlab.io.text import printable
+from vitlab.io.display import printable
 from vitlab.serving.config import ServeConfig
 from vitlab.serving.refusals import Refusal
 

@@ -15,7 +15,7 @@ from vitlab.config.serialize import Json
 from vitlab.config.train import Masked
 from vitlab.config.vit import Position, PositionKind, PositionPlace, ViTConfig
 from vitlab.interpretation.drawing import DotRow, Panel, Style, draw_dots
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, silent
 from vitlab.models.cost import cost
 from vitlab.studies.fits import difference, percent
 from vitlab.studies.packs import StudyImages, prepare

@@ -22,8 +22,7 @@ from vitlab.inference.backends import FoldedBackend
 from vitlab.inference.bench import Run, bench
 from vitlab.interpretation.drawing import Axis, Line, Style, draw_lines, form_of
 from vitlab.io.atomic import replacing
-from vitlab.io.display import Facts
-from vitlab.io.progress import ProgressCallback
+from vitlab.io.display import Facts, ProgressCallback
 from vitlab.models.cost import cost
 
 Size = tuple[int, int]

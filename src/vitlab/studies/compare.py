@@ -25,8 +25,7 @@ from vitlab.config.published import Published, published
 from vitlab.config.serialize import from_text, to_text
 from vitlab.errors import ConfigError, DataError, at_least
 from vitlab.interpretation.drawing import Axis, Line, Style, draw_lines, form_of
-from vitlab.io.display import Table
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, Table, silent
 from vitlab.models.cost import Cost, cost
 from vitlab.models.families import build
 from vitlab.models.vit import ViT

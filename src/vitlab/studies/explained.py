@@ -51,7 +51,7 @@ from vitlab.interpretation.drawing import (
 from vitlab.interpretation.features import field_distance, receptive_fields
 from vitlab.interpretation.paint import field_pixels, position_tiles
 from vitlab.interpretation.weights import position_similarity
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, silent
 from vitlab.models import Record, build
 from vitlab.models.attention_variants import AttentionContext
 from vitlab.models.cost import cost

@@ -43,9 +43,7 @@ from vitlab.evaluation.frozen import draw
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.inference.engine import Engine
 from vitlab.io.atomic import write_bytes, write_text
-from vitlab.io.display import Table
-from vitlab.io.names import printable
-from vitlab.io.progress import ProgressCallback
+from vitlab.io.display import ProgressCallback, Table, printable
 from vitlab.models.cost import cost
 from vitlab.recipes.table import recipe
 from vitlab.studies.config import NoisyStudent, NoisyStudentConfig

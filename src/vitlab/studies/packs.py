@@ -31,8 +31,8 @@ from vitlab.errors import ConfigError, DataError, at_least
 from vitlab.evaluation.features import labels_of
 from vitlab.evaluation.frozen import draw
 from vitlab.io.atomic import write_bytes, write_text
+from vitlab.io.display import ProgressCallback, silent
 from vitlab.io.files import read_bytes
-from vitlab.io.progress import ProgressCallback, silent
 from vitlab.training.plan import survey
 
 LETTERS = "synthetic:kind=strokes,classes=100,image_size=32,variety=0.5"

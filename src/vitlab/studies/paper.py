@@ -49,8 +49,7 @@ from vitlab.config.paper_tables import (
 from vitlab.config.published import PUBLISHED, Published
 from vitlab.config.vit import Pool, PositionKind, PositionPlace, ViTConfig
 from vitlab.errors import UsageError, did_you_mean
-from vitlab.io.display import Block, Displayed
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import Block, Displayed, ProgressCallback, silent
 from vitlab.models.cost import cost
 from vitlab.recipes import paper as recipes
 from vitlab.recipes.rules import plain_preprocess

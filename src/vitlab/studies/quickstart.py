@@ -30,8 +30,7 @@ from vitlab.data.opening import open_dataset
 from vitlab.evaluation.frozen import draw
 from vitlab.inference.images import NamedImage
 from vitlab.io.atomic import write_bytes
-from vitlab.io.display import Facts
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import Facts, ProgressCallback, silent
 from vitlab.recipes.own import STROKES
 from vitlab.recipes.table import recipe
 from vitlab.reports.content import Comparison, percent

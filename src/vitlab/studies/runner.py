@@ -34,9 +34,8 @@ from vitlab.errors import TrainingError, VitlabError
 from vitlab.evaluation.classification import Classification
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.evaluation.label_mapping import match_by_name
-from vitlab.io.atomic import write_text
+from vitlab.io.atomic import locked, write_text
 from vitlab.io.files import read_bytes
-from vitlab.io.lock import locked
 from vitlab.io.ray_cluster import connected, resources
 from vitlab.training.control import Control
 from vitlab.training.run_data import DataRecord, data_record, same_data

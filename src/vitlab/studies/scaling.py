@@ -17,7 +17,7 @@ from statistics import fmean
 from vitlab.config.serialize import Json
 from vitlab.errors import ConfigError, at_least
 from vitlab.interpretation.drawing import Axis, Line, Style, draw_lines
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, silent
 from vitlab.models.cost import cost
 from vitlab.studies.fits import Cell, Estimate, Fit, crossing, fit, log_ratio, percent
 from vitlab.studies.packs import PackPlan, StudyImages, prepare, subset

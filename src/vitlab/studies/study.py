@@ -22,10 +22,8 @@ from typing import Any, NoReturn
 from vitlab.config.cluster import RayConfig
 from vitlab.config.serialize import Json
 from vitlab.errors import TrainingError
-from vitlab.io.atomic import write_bytes, write_text
-from vitlab.io.display import Block, Displayed, json_text
-from vitlab.io.lock import locked
-from vitlab.io.progress import ProgressCallback
+from vitlab.io.atomic import locked, write_bytes, write_text
+from vitlab.io.display import Block, Displayed, ProgressCallback, json_text
 from vitlab.models.cost import cost
 from vitlab.studies.runner import Done, Job, JobProgress, counts_of, run_jobs
 from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals

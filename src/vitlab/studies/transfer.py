@@ -25,8 +25,8 @@ from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.evaluation.vtab import PAPER_COLUMNS, Entries, Vtab, VtabTaskResult, chosen_splits, open_task
 from vitlab.interpretation.drawing import Axis, DotRow, Line, Panel, Style, draw_dots, draw_lines, form_of
 from vitlab.io.atomic import write_text
+from vitlab.io.display import ProgressCallback, silent
 from vitlab.io.files import read_bytes
-from vitlab.io.progress import ProgressCallback, silent
 from vitlab.recipes.table import recipe
 from vitlab.studies.fits import difference, percent
 from vitlab.studies.packs import StudyImages, few, prepare

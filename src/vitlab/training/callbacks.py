@@ -21,7 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.io.names import printable
+from vitlab.io.display import printable
 from vitlab.training.events import (
     Evaluated,
     Finished,

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from vitlab.errors import ClusterError, VitlabError
+from vitlab.io.display import printable
 from vitlab.io.ray_cluster import Mailbox, Resources, error_text, explained, raise_error
-from vitlab.io.text import printable
 
 Send = Callable[[object], bool]
 """Reports an event; True if the run should save a checkpoint and stop."""

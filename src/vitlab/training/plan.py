@@ -32,7 +32,7 @@ from vitlab.data.opening import open_dataset
 from vitlab.data.synthetic.dataset import SyntheticDataset
 from vitlab.errors import DataError
 from vitlab.inference.packed import plain_backend
-from vitlab.io.memory import memory_available
+from vitlab.io.machine import memory_available
 from vitlab.models.attention_variants import keeps_weights
 from vitlab.models.cost import Cost, cost
 from vitlab.models.device import has_fast_bfloat16, resolve_device

@@ -36,8 +36,8 @@ from pathlib import Path
 from vitlab.checkpoints.remote_copy import BEST, FACTS, LAST, MODEL, pointed
 from vitlab.errors import CheckpointError, DataError, StorageError, TrainingError, VitlabError
 from vitlab.io.address import Address, Place, place_of
+from vitlab.io.atomic import has_died, locked
 from vitlab.io.cache import cache_folder
-from vitlab.io.lock import has_died, locked
 from vitlab.io.remote import Info, create, delete, download, files_below, read_now, upload, write
 from vitlab.training.run_folder import RunDirectory
 

@@ -36,10 +36,10 @@ from vitlab.data.readers.recognise import READERS
 from vitlab.data.split import take_split
 from vitlab.errors import DataError, TrainingError
 from vitlab.io.address import address_of, is_address
+from vitlab.io.arrays import open_npz
 from vitlab.io.atomic import replacing
 from vitlab.io.digests import DIGEST_BYTES, Digests
-from vitlab.io.names import Names
-from vitlab.io.npz import open_npz
+from vitlab.io.files import Names
 
 _VERSION = 1
 _MOST_HASHED = 10_000  # samples of a split whose content is read; the first start of a run waits for it

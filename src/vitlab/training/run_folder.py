@@ -31,10 +31,9 @@ from vitlab.config.renamed import current_event
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_text, to_text
 from vitlab.errors import ConfigError, DataError, TrainingError
-from vitlab.io.atomic import REPLACED, UNFINISHED, cannot_write, clear_unfinished, replacing, sync_folder
+from vitlab.io.atomic import REPLACED, UNFINISHED, cannot_write, clear_unfinished, locked, replacing, sync_folder
 from vitlab.io.display import json_text
 from vitlab.io.files import read_bytes, read_text
-from vitlab.io.lock import locked
 from vitlab.training.run_data import DataRecord, refuse_other_labels
 
 _STEP = re.compile(r"step-(\d+)")

@@ -32,7 +32,7 @@ from vitlab.data.native import native_evaluation_pipeline, native_training_pipel
 from vitlab.data.sampler import Share
 from vitlab.data.transforms import evaluation_pipeline, training_pipeline
 from vitlab.errors import ConfigError, TrainingError
-from vitlab.io.trial import REMEDY
+from vitlab.io.machine import REMEDY
 from vitlab.models.backbone import GridModel
 from vitlab.models.batch_norm import BatchNorm
 from vitlab.models.device import announces_amx, bfloat16_trouble

@@ -33,7 +33,7 @@ from vitlab.inference.backends import evaluating
 from vitlab.inference.engine import run_batches
 from vitlab.inference.packed import plain_backend
 from vitlab.io.address import Address
-from vitlab.io.memory import is_out_of_memory
+from vitlab.io.machine import is_out_of_memory
 from vitlab.training.checkpointing import Checkpointer, agreed_snapshot
 from vitlab.training.control import Control, StopRequested
 from vitlab.training.distributed import World, gradient_sync, is_sharded, reshard, world

@@ -14,8 +14,8 @@ from typing import Any
 
 from vitlab.errors import TrainingError
 from vitlab.io.address import Place
+from vitlab.io.atomic import try_lock
 from vitlab.io.display import Block, Displayed
-from vitlab.io.lock import try_lock
 from vitlab.training.callbacks import duration, format_metrics
 from vitlab.training.run_folder import RunDirectory
 

@@ -12,8 +12,8 @@ import torch
 from numpy.lib import format as npy
 
 from vitlab.errors import CheckpointError, DataError
+from vitlab.io.arrays import npz_arrays
 from vitlab.io.atomic import replacing
-from vitlab.io.npz import npz_arrays
 from vitlab.io.zip import ZipContents
 
 _BFLOAT16 = np.dtype("V2")  # NumPy has no bfloat16: JAX saves such arrays as two-byte void

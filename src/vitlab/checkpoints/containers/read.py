@@ -14,8 +14,8 @@ from vitlab.checkpoints.containers.torch_file import MAX_RATIO, check_torch_zip,
 from vitlab.config.serialize import Json, parsed
 from vitlab.errors import CheckpointError, DataError
 from vitlab.io.archive_limits import ArchiveLimits
+from vitlab.io.arrays import is_npz
 from vitlab.io.files import is_folder, open_regular, size_of
-from vitlab.io.npz import is_npz
 from vitlab.io.zip import ZipContents, read_zip_index
 
 Container = Literal["safetensors", "zip", "torch-legacy", "json"]

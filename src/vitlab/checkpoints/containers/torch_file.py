@@ -21,8 +21,8 @@ import torch
 
 from vitlab.errors import CheckpointError, DataError
 from vitlab.io.atomic import replacing
+from vitlab.io.display import printable
 from vitlab.io.files import size_of
-from vitlab.io.names import printable
 from vitlab.io.zip import STORED, ZipContents, ZipIndex
 
 MAX_PICKLE = 1 << 19  # bytes; the largest model with its optimiser has a third of that

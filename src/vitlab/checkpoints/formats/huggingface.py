@@ -80,7 +80,7 @@ from vitlab.config.serialize import Json
 from vitlab.config.swin import SwinConfig
 from vitlab.config.vit import Pool, ViTConfig
 from vitlab.errors import CheckpointError
-from vitlab.io.names import printable
+from vitlab.io.display import printable
 
 FORMAT = "huggingface"
 

@@ -30,10 +30,9 @@ from urllib.parse import urlsplit
 from vitlab import __version__
 from vitlab.data.catalog.sets import RemoteFile
 from vitlab.errors import DataError, at_least
-from vitlab.io.atomic import DISK_FULL, sync_folder
+from vitlab.io.atomic import DISK_FULL, sync_folder, try_lock
+from vitlab.io.display import ProgressCallback, silent
 from vitlab.io.files import open_regular, size_of
-from vitlab.io.lock import try_lock
-from vitlab.io.progress import ProgressCallback, silent
 
 _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT = 60.0  # seconds; a server that asks for more is asked again sooner

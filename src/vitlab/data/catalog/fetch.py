@@ -16,13 +16,13 @@ from vitlab.data.catalog.download import Patience, by_hand, download, fault_of, 
 from vitlab.data.catalog.sets import Arrangement, PublicSet, RemoteFile
 from vitlab.data.dataset import SPLITS, UNDECLARED
 from vitlab.data.readers.manifest import CLASSES_NAME
-from vitlab.data.readers.matfile import list_arrays, read_array
 from vitlab.data.readers.vtab import CLEVR_DISTANCES, KITTI_CLASSES, clevr_distance, open_kitti, read_scenes
 from vitlab.errors import DataError
 from vitlab.io.archive import extract
+from vitlab.io.arrays import mat_arrays, read_mat_array
 from vitlab.io.atomic import write_text
+from vitlab.io.display import ProgressCallback, silent
 from vitlab.io.files import LIST_FILE, read_text
-from vitlab.io.progress import ProgressCallback, silent
 
 Origin = Literal["downloaded", "given", "already there"]
 
@@ -257,10 +257,10 @@ def _lines(path: Path) -> list[str]:
 
 
 def _whole_numbers(path: Path, name: str) -> list[int]:
-    array = next((array for array in list_arrays(path) if array.name == name), None)
+    array = next((array for array in mat_arrays(path) if array.name == name), None)
     if array is None:
         raise DataError(f"{path} holds no array called {name}")
-    return [int(number) for number in read_array(array).tolist()]
+    return [int(number) for number in read_mat_array(array).tolist()]
 
 
 # The names of the 102 flowers, in the order of their numbers, as the authors' page has them.

@@ -34,10 +34,8 @@ from vitlab.data.readers.recognise import parse_spec
 from vitlab.data.split import assign_splits
 from vitlab.errors import DataError
 from vitlab.io.digests import digest
-from vitlab.io.display import Block, Displayed
-from vitlab.io.prefetch import chunks, prefetched
-from vitlab.io.progress import ProgressCallback, silent
-from vitlab.io.text import printable
+from vitlab.io.display import Block, Displayed, ProgressCallback, printable, silent
+from vitlab.io.machine import chunks, prefetched
 
 ProblemKind = Literal["layout", "broken", "mask", "box", "leak", "conflict", "duplicate", "empty class", "missing class"]
 

@@ -18,7 +18,7 @@ from vitlab.data.decode import as_rgb, decode
 from vitlab.data.quality.fonts import Font, drawable, font_for, undrawable
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.atomic import cannot_write, write_bytes
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, silent
 
 _MARGIN, _GAP = 12, 8  # pixels
 _TEXT, _TITLE = 12, 15  # pixels of letters

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitlab.data.decode import as_rgb
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import ProgressCallback, silent
 
 SIDE = 32
 """Pixels of a thumbnail's side; smaller images have too little detail to be compared."""

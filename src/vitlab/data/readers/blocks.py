@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vitlab.data.dataset import ImageDataset, LabelTable
 from vitlab.errors import DataError
 from vitlab.io.digests import DIGEST_BYTES, Content, Digests, digest_all
-from vitlab.io.names import printable
+from vitlab.io.display import printable
 
 Layout = Literal["HW", "HWC", "CHW", "CWH"]
 Pixels = NDArray[np.uint8]

@@ -31,8 +31,8 @@ from vitlab.data.readers.manifest import CLASSES_NAME, LABEL_COLUMNS, PATH_COLUM
 from vitlab.data.readers.place import Place, read_settings
 from vitlab.data.split import split_named
 from vitlab.errors import DataError
+from vitlab.io.display import printable
 from vitlab.io.files import LIST_FILE, as_text
-from vitlab.io.names import printable
 
 BOXES_JSON = "boxes.json"
 _SETTINGS = ("images", "boxes", "classes")
@@ -189,7 +189,7 @@ def _read_named(root: Path, name: str, faults: Faults) -> _Found:
 def _files_only(folder: Path) -> Place:
     """A folder of which only files are read by their names, so that it is not searched for images."""
     from vitlab.data.readers.folder import DiskContents
-    from vitlab.io.names import Names
+    from vitlab.io.files import Names
 
     return Place(contents=DiskContents(folder, Names(())), names=[], rows=[], path=folder)
 

@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 from vitlab.data.dataset import ImageDataset
 from vitlab.data.readers.blocks import PixelBlock, Pixels, find_file, from_blocks
 from vitlab.data.readers.manifest import read_classes
-from vitlab.data.readers.matfile import MatArray, list_arrays, read_array
 from vitlab.data.split import TEST, TRAIN
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import GZIP, MOST_INFLATED, inflated
-from vitlab.io.cache import stamp_of
-from vitlab.io.files import map_bytes, open_regular, read_bytes
-from vitlab.io.names import printable
-from vitlab.io.npz import LARGEST_IN_MEMORY
+from vitlab.io.arrays import LARGEST_IN_MEMORY, MatArray, mat_arrays, read_mat_array
+from vitlab.io.display import printable
+from vitlab.io.files import map_bytes, open_regular, read_bytes, stamp_of
 
 CifarReader = Literal["cifar10", "cifar100", "cifar100-coarse"]
 
@@ -174,7 +172,7 @@ def open_svhn(root: Path) -> ImageDataset:
         path = find_file(root, [name])
         if path is None:
             continue
-        arrays = {array.name: array for array in list_arrays(path)}
+        arrays = {array.name: array for array in mat_arrays(path)}
         if "X" not in arrays or "y" not in arrays:
             raise DataError(f"{printable(str(path))} holds {', '.join(map(printable, arrays)) or 'no array'}, but SVHN has X and y")
         x, y = arrays["X"], arrays["y"]
@@ -191,7 +189,7 @@ def open_svhn(root: Path) -> ImageDataset:
 
 
 def _digits(y: MatArray, path: Path) -> NDArray[np.int64]:
-    values = read_array(y)
+    values = read_mat_array(y)
     if not np.all(np.isin(values, np.arange(1, 11))):
         raise DataError(f"{printable(str(path))}: labels y must be whole numbers from 1 to 10")
     return values.astype(np.int64) % 10
@@ -201,4 +199,4 @@ def _svhn_load(x: MatArray, stamp: tuple[int, int, int]) -> Pixels:
     if stamp_of(x.path.stat())[:2] != stamp[:2]:
         raise DataError(f"{printable(str(x.path))} has changed since it was opened", hint="start again")
     # MATLAB's first axis varies fastest, so the last one, over images, varies slowest and each image is contiguous.
-    return read_array(x).view(np.uint8).reshape(x.shape[3], -1)
+    return read_mat_array(x).view(np.uint8).reshape(x.shape[3], -1)

@@ -48,8 +48,8 @@ from vitlab.data.run_lengths import from_run_lengths, polygon_inside
 from vitlab.data.split import split_named
 from vitlab.errors import DataError
 from vitlab.io.digests import DIGEST_BYTES, Digests, digest
+from vitlab.io.display import printable
 from vitlab.io.files import as_text
-from vitlab.io.names import printable
 
 MOST_BYTES = 2**30
 """Of a COCO file; COCO's own largest has 470 MB."""

@@ -29,10 +29,10 @@ from vitlab.data.split import TEST, split_named
 from vitlab.errors import DataError
 from vitlab.io.address import Address
 from vitlab.io.archive_limits import READ_IN_PLACE
-from vitlab.io.cache import recall, remember, settled, stamp_of
+from vitlab.io.cache import recall, remember
 from vitlab.io.digests import DIGEST_BYTES, REMOTE_READS, WORTH_REMEMBERING, Digests, digest_all, version_digests
-from vitlab.io.files import read_bytes
-from vitlab.io.names import Names, printable
+from vitlab.io.display import printable
+from vitlab.io.files import Names, read_bytes, settled, stamp_of
 from vitlab.io.remote import Info, RemoteFile, expect, fraction_kept
 
 # Every ending of an image, also of formats that the decoder does not support: an error is better than a silently skipped image.

@@ -18,10 +18,9 @@ from vitlab.data.readers.blocks import Pixels, find_file, from_blocks
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 from vitlab.io.archive import unpacked
-from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests
-from vitlab.io.files import open_regular
-from vitlab.io.names import printable
+from vitlab.io.display import printable
+from vitlab.io.files import open_regular, stamp_of
 from vitlab.io.optional import optional_import
 
 _LARGEST_IMAGE = 256 * 2**20  # bytes of an image or of a chunk, which is read at once

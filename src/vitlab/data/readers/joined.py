@@ -33,11 +33,11 @@ from vitlab.data.readers.blocks import check_codes
 from vitlab.data.readers.recognise import open_data
 from vitlab.data.split import take_split
 from vitlab.errors import ConfigError, DataError
+from vitlab.io.arrays import open_npz
 from vitlab.io.atomic import write_bytes, write_text
 from vitlab.io.digests import DIGEST_BYTES, Content, Digests
+from vitlab.io.display import printable
 from vitlab.io.files import LIST_FILE, read_bytes
-from vitlab.io.names import printable
-from vitlab.io.npz import open_npz
 
 _VERSION = 1
 

@@ -35,8 +35,8 @@ from vitlab.data.readers.folder import DiskContents, RemoteContents, unreadable
 from vitlab.data.split import TEST, split_named
 from vitlab.errors import DataError
 from vitlab.io.address import Address, Place
-from vitlab.io.files import LIST_FILE, SMALL_FILE, as_text, read_bytes, read_text
-from vitlab.io.names import Names, printable
+from vitlab.io.display import printable
+from vitlab.io.files import LIST_FILE, SMALL_FILE, Names, as_text, read_bytes, read_text
 from vitlab.io.remote import is_file, read_all
 from vitlab.io.zip import ZipContents
 

@@ -37,7 +37,7 @@ from vitlab.data.readers.folder import LeftOut
 from vitlab.data.readers.place import Place, read_settings
 from vitlab.data.split import split_named
 from vitlab.errors import DataError
-from vitlab.io.names import printable
+from vitlab.io.display import printable
 from vitlab.io.zip import read_zip_index
 
 MASKS_JSON = "masks.json"

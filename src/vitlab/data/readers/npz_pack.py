@@ -12,8 +12,8 @@ from vitlab.data.dataset import SPLITS, UNDECLARED, ImageDataset, LabelTable, li
 from vitlab.data.readers.blocks import Block, BlockContents, EncodedBlock, Layout, PixelBlock, Pixels, check_codes
 from vitlab.data.split import TEST, TRAIN, split_named
 from vitlab.errors import DataError
-from vitlab.io.names import printable
-from vitlab.io.npz import NpzArray, open_npz
+from vitlab.io.arrays import NpzArray, open_npz
+from vitlab.io.display import printable
 
 _HINT = (
     "a pack holds jpeg, offsets and labels; or images (N, H, W[, C]) of uint8 and labels;"

@@ -23,9 +23,9 @@ from vitlab.data.readers.shards import shard_paths
 from vitlab.data.split import splits_of_files
 from vitlab.errors import DataError
 from vitlab.io.address import Address, Place
-from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, digest_all, version_digests
-from vitlab.io.names import printable
+from vitlab.io.display import printable
+from vitlab.io.files import stamp_of
 from vitlab.io.optional import optional_import
 from vitlab.io.remote import RemoteFile, RemoteStream, Stamp, info
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from vitlab.data.dataset import Contents, Faults
 from vitlab.data.readers.folder import DiskContents, LeftOut, image_rows, is_hidden, walk_images
 from vitlab.errors import DataError, did_you_mean
+from vitlab.io.display import printable
 from vitlab.io.files import as_text, read_bytes
-from vitlab.io.names import printable
 from vitlab.io.zip import ZipContents, read_zip_index
 
 

@@ -23,8 +23,8 @@ from vitlab.data.readers.tfrecord import open_dmlab
 from vitlab.data.split import split_named
 from vitlab.errors import DataError, did_you_mean
 from vitlab.io.address import Address, Place, address_of, is_address
+from vitlab.io.display import printable
 from vitlab.io.files import open_regular
-from vitlab.io.names import printable
 from vitlab.io.remote import files_below, info, read_range
 from vitlab.io.zip import ZipContents, read_zip_index
 

@@ -30,8 +30,8 @@ from vitlab.data.readers.folder import FileRow, from_files
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 from vitlab.io.digests import DIGEST_BYTES, Content, Digests
+from vitlab.io.display import printable
 from vitlab.io.files import LIST_FILE, read_text
-from vitlab.io.names import printable
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float32]

@@ -29,11 +29,11 @@ from vitlab.data.split import splits_of_files
 from vitlab.errors import DataError
 from vitlab.io.address import Address, Place, address_of, is_address
 from vitlab.io.archive_limits import READ_IN_PLACE
-from vitlab.io.cache import Arrays, recall, remember, settled, stamp_of
+from vitlab.io.cache import Arrays, recall, remember
 from vitlab.io.digests import REMOTE_READS, Digests, remembered_digests, version_digests
-from vitlab.io.files import PositionedFile, open_handle
-from vitlab.io.names import Names, printable
-from vitlab.io.prefetch import prefetched
+from vitlab.io.display import printable
+from vitlab.io.files import Names, PositionedFile, open_handle, settled, stamp_of
+from vitlab.io.machine import prefetched
 from vitlab.io.remote import RemoteFile, expect, files_below, fraction_kept, info, is_file, matches, read_range
 from vitlab.io.tar import FileStream, TarStream, WindowStream, tar_members
 

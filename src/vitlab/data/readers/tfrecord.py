@@ -25,10 +25,9 @@ from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 from vitlab.io.archive import unpacked
 from vitlab.io.archive_limits import ArchiveLimits
-from vitlab.io.cache import stamp_of
 from vitlab.io.digests import Digests, remembered_digests
-from vitlab.io.files import PositionedFile, open_handle, open_regular
-from vitlab.io.names import printable
+from vitlab.io.display import printable
+from vitlab.io.files import PositionedFile, open_handle, open_regular, stamp_of
 from vitlab.io.tar import FileStream, tar_members
 
 _HEAD, _FOOT = 12, 4

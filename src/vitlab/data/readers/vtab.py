@@ -22,11 +22,10 @@ from vitlab.data.readers.folder import FileRow, from_files
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 from vitlab.io.archive_limits import GZIP, MOST_INFLATED, ArchiveLimits, inflated
-from vitlab.io.cache import stamp_of
+from vitlab.io.arrays import LARGEST_IN_MEMORY, NpzArray, open_npz
 from vitlab.io.digests import Digests, remembered_digests
-from vitlab.io.files import LIST_FILE, open_regular, read_bytes, read_text
-from vitlab.io.names import printable
-from vitlab.io.npz import LARGEST_IN_MEMORY, NpzArray, open_npz
+from vitlab.io.display import printable
+from vitlab.io.files import LIST_FILE, open_regular, read_bytes, read_text, stamp_of
 
 LISTS = (("train800.txt", TRAIN), ("val200.txt", VAL), ("test.txt", TEST))
 

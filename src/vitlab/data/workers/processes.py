@@ -32,7 +32,7 @@ from vitlab.data.sampler import Picks
 from vitlab.data.workers.threads import Watch, pieces
 from vitlab.data.workers.worker import Layout, News, Reply, Shared, Task
 from vitlab.errors import ConfigError, DataError
-from vitlab.io.memory import nameless_file
+from vitlab.io.machine import nameless_file
 
 _BOOT = (
     "import json, sys; settings = json.loads(sys.argv[1]); sys.path[:] = settings.pop('path'); "

@@ -22,7 +22,7 @@ from vitlab.data.batch import Filler, OnImage, Report
 from vitlab.data.dataset import Pixels
 from vitlab.data.sampler import Picks
 from vitlab.errors import DataError
-from vitlab.io.names import printable
+from vitlab.io.display import printable
 
 _NAME_BYTES = 240
 _SMALL_PIECE = 16  # rows; handing out a piece costs about as much as transforming one small image

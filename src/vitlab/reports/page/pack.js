@@ -1,4 +1,4 @@
-// Reads what vitlab.io.array_pack writes, and attention as vitlab.reports.explorer codes it.
+// Reads what vitlab.io.arrays writes, and attention as vitlab.reports.explorer codes it.
 
 const TYPES = {uint8: Uint8Array, uint16: Uint16Array, float32: Float32Array};
 

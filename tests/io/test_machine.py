@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from vitlab.io.prefetch import chunks, prefetched
+from vitlab.io.machine import chunks, prefetched
 
 
 @pytest.mark.parametrize("threads", [1, 3, None])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from vitlab.errors import DataError
-from vitlab.io.array_pack import TYPES, pack_arrays, unpack_arrays
+from vitlab.io.arrays import TYPES, pack_arrays, unpack_arrays
 
 any_array = st.sampled_from(TYPES).flatmap(
     lambda kind: arrays(

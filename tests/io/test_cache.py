@@ -14,7 +14,7 @@ import pytest
 from tests import processes
 from tests.processes import eventually
 from vitlab.errors import ConfigError
-from vitlab.io.block_cache import BlockCache, default_limit
+from vitlab.io.cache import BlockCache, default_limit
 
 PATIENCE = 60.0
 
@@ -73,7 +73,7 @@ def test_a_block_that_is_read_in_parts_is_verified_once_in_each_process(tmp_path
     assert not cache.is_verified("a")
     assert cache.get("a", 0, 3) == b"con"
     assert cache.is_verified("a")
-    monkeypatch.setattr("vitlab.io.block_cache.zlib.crc32", None)
+    monkeypatch.setattr("vitlab.io.cache.zlib.crc32", None)
     assert cache.get("a", 3, 4) == b"tent"
     mine = BlockCache(tmp_path / "mine", 2**30)
     monkeypatch.undo()
@@ -143,7 +143,7 @@ def test_one_of_several_fetches_a_block_and_the_others_wait_for_it(tmp_path: Pat
         assert all_wait.wait(PATIENCE)
         return b"content"
 
-    monkeypatch.setattr("vitlab.io.block_cache.time.sleep", sleep)
+    monkeypatch.setattr("vitlab.io.cache.time.sleep", sleep)
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(cache.fill, "a", fetch) for cache in caches]
         assert [answer.result(PATIENCE) for answer in answers] == [b"content"] * 4
@@ -172,7 +172,7 @@ def test_after_a_fetch_that_fails_the_next_one_fetches(tmp_path: Path) -> None:
 
 
 def test_a_process_that_fetches_for_too_long_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitlab.io.block_cache._LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("vitlab.io.cache._LONGEST_WAIT", 0.0)
     cache, other = BlockCache(tmp_path, 2**30), BlockCache(tmp_path, 2**30)
 
     def fetch() -> bytes:
@@ -199,7 +199,7 @@ def test_what_a_killed_process_left_is_no_block_and_stops_nobody(tmp_path: Path)
 FILL = """
 import sys
 from pathlib import Path
-from vitlab.io.block_cache import BlockCache
+from vitlab.io.cache import BlockCache
 
 cache, diary = BlockCache(Path(sys.argv[1]), 2**30), Path(sys.argv[2])
 
