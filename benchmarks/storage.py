@@ -38,7 +38,7 @@ from vitlab.data.opening import open_dataset
 from vitlab.data.pack import pack
 from vitlab.data.sampler import Picks, RandomSampler
 from vitlab.data.transforms import training_pipeline
-from vitlab.data.workers.processes import Processes
+from vitlab.data.worker_processes import Processes
 
 BATCH = 50
 PREFETCH = 3

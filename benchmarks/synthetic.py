@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from vitlab.config.data import SyntheticConfig, SyntheticKind
-from vitlab.data.synthetic.dataset import image, images
+from vitlab.data.synthetic import image, images
 
 Pixels = NDArray[np.uint8]
 

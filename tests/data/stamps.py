@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.dataset import ImageDataset, LabelTable, RawSample
-from vitlab.data.synthetic.dataset import SyntheticDataset
+from vitlab.data.synthetic import SyntheticDataset
 from vitlab.errors import DataError, StorageError
 
 Pixels = NDArray[np.uint8]

@@ -17,7 +17,7 @@ from tests.processes import children, eventually, is_running
 from vitlab.config.data import LoaderConfig
 from vitlab.data.batch import Pipeline, Transform
 from vitlab.data.loader import Loader, Stream
-from vitlab.data.workers.processes import Processes
+from vitlab.data.worker_processes import Processes
 from vitlab.errors import DataError
 
 CONFIG = LoaderConfig(batch_size=8, workers=2, seed=5, cache="none", worker_kind="process", timeout=240.0)

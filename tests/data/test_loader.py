@@ -32,7 +32,7 @@ from vitlab.config.data import LoaderConfig, SyntheticConfig, WorkerKind
 from vitlab.data.batch import Batch, Pipeline, Transform
 from vitlab.data.loader import Loader
 from vitlab.data.sampler import Share
-from vitlab.data.synthetic.dataset import SyntheticDataset
+from vitlab.data.synthetic import SyntheticDataset
 from vitlab.errors import ConfigError, DataError
 
 CONFIG = LoaderConfig(batch_size=8, workers=0, seed=5, cache="none")

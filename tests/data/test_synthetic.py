@@ -18,7 +18,7 @@ from tests import processes
 from vitlab.config.data import SyntheticConfig, SyntheticKind
 from vitlab.data.dataset import Dataset
 from vitlab.data.random_numbers import TURN, Choice, Choices, cosine, keys, sine, uniforms
-from vitlab.data.synthetic.dataset import SyntheticDataset, image, images
+from vitlab.data.synthetic import SyntheticDataset, image, images
 from vitlab.errors import ConfigError, DataError
 
 Kind = SyntheticKind
@@ -66,7 +66,7 @@ def test_an_image_does_not_depend_on_how_large_its_batch_is(kind: Kind) -> None:
 def test_another_process_draws_the_same_bits(kind: Kind) -> None:
     config = SyntheticConfig(kind=kind, classes=50, channels=3, seed=7)
     program = (
-        "import hashlib; from vitlab.config.data import SyntheticConfig; from vitlab.data.synthetic.dataset import images;"
+        "import hashlib; from vitlab.config.data import SyntheticConfig; from vitlab.data.synthetic import images;"
         f"made = images(SyntheticConfig(kind={kind!r}, classes=50, channels=3, seed=7), [4, 31], [9, 0]);"
         "print(hashlib.sha256(made.tobytes()).hexdigest()[:16])"
     )

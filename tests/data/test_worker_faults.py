@@ -25,7 +25,7 @@ from vitlab.config.data import LoaderConfig, WorkerKind
 from vitlab.data.batch import Filler, Pipeline, Transform
 from vitlab.data.loader import Loader, Stream
 from vitlab.data.sampler import SequentialSampler
-from vitlab.data.workers.processes import Processes
+from vitlab.data.worker_processes import Processes
 from vitlab.errors import DataError
 
 CONFIG = LoaderConfig(batch_size=8, workers=2, seed=5, cache="none")

@@ -20,8 +20,8 @@ from vitlab.config.serialize import to_text
 from vitlab.data.batch import Batch
 from vitlab.data.dataset import Pixels
 from vitlab.data.sampler import Picks
-from vitlab.data.synthetic.dataset import SyntheticDataset
-from vitlab.data.workers.threads import InCaller
+from vitlab.data.synthetic import SyntheticDataset
+from vitlab.data.worker_threads import InCaller
 from vitlab.inference.backends import Backend, Outputs
 from vitlab.inference.engine import run_batches
 from vitlab.training import checkpointing, tasks

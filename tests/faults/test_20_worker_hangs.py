@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.runs import strike_the_worker
-from vitlab.data.workers.processes import Processes
+from vitlab.data.worker_processes import Processes
 from vitlab.errors import DataError
 
 pytestmark = pytest.mark.skipif(

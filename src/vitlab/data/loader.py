@@ -22,8 +22,8 @@ from vitlab.data.dataset import Boxes, Dataset, ImageDataset, Pixels
 from vitlab.data.decoded_cache import DecodedDataset, cache_decoded
 from vitlab.data.frame import VISIBLE, BatchBoxes, batch_boxes, move_boxes
 from vitlab.data.sampler import Indices, Picks, RandomSampler, Sampler, SequentialSampler, Share, WeightedSampler, running_weights
-from vitlab.data.workers.processes import Processes
-from vitlab.data.workers.threads import InCaller, Pool, Threads
+from vitlab.data.worker_processes import Processes
+from vitlab.data.worker_threads import InCaller, Pool, Threads
 from vitlab.errors import ConfigError, DataError
 
 _LISTED = 10

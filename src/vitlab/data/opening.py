@@ -17,7 +17,7 @@ from vitlab.errors import DataError, choice, did_you_mean, pair
 from vitlab.io.display import printable
 
 if TYPE_CHECKING:
-    from vitlab.data.synthetic.dataset import SyntheticDataset
+    from vitlab.data.synthetic import SyntheticDataset
 
 
 def open_dataset(
@@ -60,7 +60,7 @@ def open_dataset(
     applied = transform if image_size is None else _Resized(_centre_crop(image_size), transform)
     name, colon, settings = spec.partition(":")
     if isinstance(data, str) and name == "synthetic":
-        from vitlab.data.synthetic.dataset import SyntheticDataset  # opening other datasets needs no Pillow
+        from vitlab.data.synthetic import SyntheticDataset  # opening other datasets needs no Pillow
 
         config = _parsed(settings) if colon else synthetic or SyntheticConfig()
         return SyntheticDataset(_synthetic_split(config, split, rule), transform=applied)

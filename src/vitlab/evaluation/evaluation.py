@@ -26,7 +26,7 @@ from vitlab.config.evaluation import EvaluateConfig
 from vitlab.config.serialize import Json, from_json, to_json
 from vitlab.data.dataset import SPLITS, UNDECLARED, Dataset, ImageDataset, Label
 from vitlab.data.opening import open_dataset
-from vitlab.data.synthetic.dataset import SyntheticDataset
+from vitlab.data.synthetic import SyntheticDataset
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.classification import (
     SCORES,

@@ -37,7 +37,7 @@ from vitlab.data.batch import Failure
 from vitlab.data.dataset import SPLITS, Dataset, ImageDataset, LabelTable
 from vitlab.data.opening import open_dataset
 from vitlab.data.split import TRAIN, VAL, assign_splits
-from vitlab.data.synthetic.dataset import SyntheticDataset
+from vitlab.data.synthetic import SyntheticDataset
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.evaluation import engine_for, first_is_unlabelled, trained_on
 from vitlab.evaluation.features import Features, FeatureStore, Subset, digests_of, extract_features, joined, labels_of, model_key

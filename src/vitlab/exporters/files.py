@@ -35,7 +35,7 @@ from vitlab.config.resnet import ResNetConfig
 from vitlab.config.swin import SwinConfig
 from vitlab.config.vit import PositionResize, ViTConfig
 from vitlab.data.dataset import Dataset
-from vitlab.data.synthetic.dataset import images
+from vitlab.data.synthetic import images
 from vitlab.data.transforms import EvaluationTransform, normalise
 from vitlab.errors import ConfigError, DataError, ExportError, at_least
 from vitlab.evaluation.label_mapping import match_by_name

@@ -28,7 +28,7 @@ from vitlab.config.evaluation import EvaluateConfig
 from vitlab.config.run import RunConfig
 from vitlab.data.dataset import Dataset
 from vitlab.data.opening import open_dataset
-from vitlab.data.synthetic.dataset import SyntheticDataset
+from vitlab.data.synthetic import SyntheticDataset
 from vitlab.data.transforms import EvaluationTransform, normalise
 from vitlab.errors import DataError, TrainingError, VitlabError
 from vitlab.evaluation.evaluation import Evaluation, evaluate, name_in, open_split

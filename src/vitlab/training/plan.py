@@ -29,7 +29,7 @@ from vitlab.data.decode import Pixels, decode, fit_channels, format_of
 from vitlab.data.frame import BatchBoxes
 from vitlab.data.native import budget_of, to_rows
 from vitlab.data.opening import open_dataset
-from vitlab.data.synthetic.dataset import SyntheticDataset
+from vitlab.data.synthetic import SyntheticDataset
 from vitlab.errors import DataError
 from vitlab.inference.packed import plain_backend
 from vitlab.io.machine import memory_available

@@ -1,4 +1,4 @@
-"""Pools that fill batches: in the caller, or in threads. processes.py has the pool of worker processes.
+"""Pools that fill batches: in the caller, or in threads. worker_processes.py has the pool of worker processes.
 
 All pools have the same interface and give the same bits: a batch is cut into pieces, a free worker takes the next one, and each
 row has its fixed place.

@@ -1,1 +1,0 @@
-"""Synthetic data: images that are drawn from formulas."""

@@ -1,1 +1,0 @@
-"""Workers of the loader: the caller, threads or processes."""
