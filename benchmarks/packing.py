@@ -30,9 +30,8 @@ from torch import Tensor
 from vitlab.checkpoints import load
 from vitlab.config.data import DecodeLimits
 from vitlab.config.vit import ViTConfig
-from vitlab.data.native import NativeTransform, grids_of
 from vitlab.data.opening import open_dataset
-from vitlab.data.transforms import EvaluationTransform
+from vitlab.data.transforms import EvaluationTransform, NativeTransform, grids_of
 from vitlab.inference.backends import FoldedBackend, Outputs, slices
 from vitlab.inference.packed import PackedBackend
 from vitlab.models.vit import ViT

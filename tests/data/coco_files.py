@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.data.mask_images import CLASSES, drawn
 from vitlab.data.dataset import IGNORED
-from vitlab.data.run_lengths import run_lengths
+from vitlab.data.readers.coco import run_lengths
 
 CATEGORIES = [{"id": 3, "name": "disc"}, {"id": 17, "name": "square"}]
 

@@ -14,9 +14,9 @@ from PIL import Image
 
 from tests.data.box_images import CLASSES, boxes_of, write_boxes
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess
+from vitlab.data.batch import Framed, batch_boxes, move_boxes, whole_frame
 from vitlab.data.dataset import ImageBoxes, ImageDataset
 from vitlab.data.dense import evaluation_pipeline_with_boxes, preprocess_frame, training_pipeline_with_boxes
-from vitlab.data.frame import Framed, batch_boxes, move_boxes, whole_frame
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
 from vitlab.data.quality.check import check_dataset

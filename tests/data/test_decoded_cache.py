@@ -21,11 +21,10 @@ from tests import processes
 from tests.data.stamps import SHAPE, Counting, Stamps, decode, stamp
 from tests.data.test_loader import assert_same, taken
 from vitlab.config.data import CachePolicy, LoaderConfig
-from vitlab.data import decoded_cache as keeping
+from vitlab.data import loader as keeping
 from vitlab.data.batch import Decode, Pipeline
 from vitlab.data.dataset import Dataset, Pixels, RawSample
-from vitlab.data.decoded_cache import DecodedDataset, cache_decoded, is_sound, write_decoded
-from vitlab.data.loader import Loader
+from vitlab.data.loader import DecodedDataset, Loader, cache_decoded, is_sound, write_decoded
 from vitlab.errors import ConfigError, DataError
 from vitlab.io.machine import nameless_file
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitlab.data.run_lengths import decoded_counts, from_run_lengths, polygon_inside, run_lengths
+from vitlab.data.readers.coco import decoded_counts, from_run_lengths, polygon_inside, run_lengths
 from vitlab.errors import DataError
 
 

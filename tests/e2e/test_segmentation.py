@@ -22,7 +22,7 @@ from vitlab.config.backbone import BackboneConfig
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.run import RunConfig
-from vitlab.data.run_lengths import from_run_lengths
+from vitlab.data.readers.coco import from_run_lengths
 from vitlab.data.transforms import normalise
 from vitlab.errors import ConfigError, DataError, UsageError, VitlabError
 from vitlab.evaluation.segmentation import SegmentationEvaluation

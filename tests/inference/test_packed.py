@@ -20,8 +20,7 @@ from vitlab.cli.main import main
 from vitlab.config import ConvNeXtConfig
 from vitlab.config.overrides import Overrides
 from vitlab.config.vit import ViTConfig
-from vitlab.data.native import native_grid
-from vitlab.data.transforms import normalise, resize
+from vitlab.data.transforms import native_grid, normalise, resize
 from vitlab.errors import CheckpointError, ConfigError
 from vitlab.inference import Predictor
 from vitlab.models import build

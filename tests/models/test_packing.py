@@ -13,8 +13,7 @@ from vitlab.checkpoints import Checkpoint
 from vitlab.config import ModelConfig, Position, Preprocess, ViTConfig, variant
 from vitlab.config.data import DecodeLimits, why_not_packed
 from vitlab.config.vit_parts import FeedForward, Norm, Pooling, Projections, RelativeBias, Rotary
-from vitlab.data.native import NativeTransform, budget_of, grids_of, native_grid, to_rows
-from vitlab.data.transforms import normalise, resize
+from vitlab.data.transforms import NativeTransform, budget_of, grids_of, native_grid, normalise, resize, to_rows
 from vitlab.errors import ConfigError
 from vitlab.inference.packed import PackedBackend, PackedTorchBackend, packed_backend
 from vitlab.models import build

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vitlab.data.readers.coco import shape_inside
-from vitlab.data.run_lengths import from_run_lengths, run_lengths
+from vitlab.data.readers.coco import from_run_lengths, run_lengths, shape_inside
 
 
 def size_of(rng: np.random.Generator) -> tuple[int, int]:

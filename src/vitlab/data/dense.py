@@ -2,7 +2,7 @@
 
 The mask is one more channel of the image, the class of each pixel, so that loaders, workers and caches treat both as one. Images
 are interpolated as configured; classes are those of the nearest pixel. Of boxes a transform says only where it put the image
-(`vitlab.data.frame`), and they move with it.
+(`vitlab.data.batch`), and they move with it.
 
 Axes: H height, W width, C channels of the image; the last channel of an HWM array is the class.
 """
@@ -15,10 +15,9 @@ import numpy as np
 
 from vitlab.config.data import Augment, DecodeLimits, PixelScale, Preprocess
 from vitlab.data.augment import distort
-from vitlab.data.batch import Pipeline
+from vitlab.data.batch import Frame, Framed, Pipeline, whole_frame
 from vitlab.data.dataset import IGNORED, Pixels, RawSample
 from vitlab.data.decode import Box, decode, fit_channels
-from vitlab.data.frame import Frame, Framed, whole_frame
 from vitlab.data.transforms import (
     WholeImage,
     bounded_size,

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.config.data import CorruptPolicy
+from vitlab.data.batch import areas, inside_image
 from vitlab.data.dataset import ImageBoxes, ImageDataset, align_labels
-from vitlab.data.frame import areas, inside_image
 from vitlab.errors import DataError
 from vitlab.evaluation.images import known, named_images, percent, unless_skipped, write_lines
 from vitlab.inference.detections import DetectedImage, Detector

@@ -37,8 +37,7 @@ from vitlab.config.vit import ViTConfig
 from vitlab.data.batch import Batch, Failure, Pipeline
 from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader
-from vitlab.data.native import NativeTransform
-from vitlab.data.transforms import EvaluationTransform
+from vitlab.data.transforms import EvaluationTransform, NativeTransform
 from vitlab.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, at_least
 from vitlab.inference.auto import AutoBackend, create_backend
 from vitlab.inference.backends import Backend, Outputs, Pixels

@@ -1,4 +1,4 @@
-"""Inference at the native aspect ratio: images of different shapes, as rows of patches (`data/native.py`), in one sequence.
+"""Inference at the native aspect ratio: images of different shapes, as rows of patches (`data/transforms.py`), in one sequence.
 
 `PackedBackend` runs a ViT on the CPU with folded weights where it can be folded, a few images packed together in each thread; any
 other ViT and device runs `models/packing.py` itself. Both give each image what the model gives for the image alone.
@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.data import Preprocess, why_not_packed
-from vitlab.data.native import grids_of
-from vitlab.data.transforms import normalise
+from vitlab.data.transforms import grids_of, normalise
 from vitlab.errors import ConfigError
 from vitlab.inference.backends import SLICE, Backend, Lanes, Outputs, Pixels, TorchBackend, slices
 from vitlab.inference.folded import FoldedLayer, folded_patches, start_table, why_not_folded

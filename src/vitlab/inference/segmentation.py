@@ -33,7 +33,7 @@ from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.data import DecodeLimits
 from vitlab.config.segmenter import SegmenterConfig
 from vitlab.data.decode import decode, fit_channels
-from vitlab.data.run_lengths import run_lengths
+from vitlab.data.readers.coco import run_lengths
 from vitlab.data.transforms import EvaluationTransform, fitted_size, preprocess, resize, short_side_size
 from vitlab.errors import ConfigError, DataError, UsageError, at_least
 from vitlab.inference.backends import TorchBackend

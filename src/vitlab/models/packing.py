@@ -4,7 +4,7 @@ All tokens of the pack go through norms and dense layers together, whatever imag
 each image, so no mask and no padding is computed. Positions are those of each image's own grid, interpolated from the model's
 table: a patch at a third of the height has the position of a third of the height, in every shape.
 
-Axes: B images, C channels or classes, R rows and V pixels of a patch as in `data/native.py`, T tokens of all images, N of one,
+Axes: B images, C channels or classes, R rows and V pixels of a patch as in `data/transforms.py`, T tokens of all images, N of one,
 H heads, K width of a head, D width.
 """
 

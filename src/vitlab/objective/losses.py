@@ -3,7 +3,7 @@
 
 Every function returns one loss per image, (B,), divided by what that image has (its pixels, its objects): so a batch can be split
 into micro-batches of any size and over ranks. Boxes are left, top, right, bottom as fractions of the image; those to find are
-(B, M, 6) as `vitlab.data.frame` describes them.
+(B, M, 6) as `vitlab.data.batch` describes them.
 Axes: B batch, C classes, H W pixels, N cells of a grid, Q detection tokens, M boxes to find.
 """
 

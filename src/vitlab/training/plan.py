@@ -23,13 +23,12 @@ from vitlab.config.overrides import DataFacts, Machine, StartFacts
 from vitlab.config.run import RunConfig
 from vitlab.config.train import mean_area
 from vitlab.config.vit import ViTConfig
-from vitlab.data.batch import Batch
+from vitlab.data.batch import Batch, BatchBoxes
 from vitlab.data.dataset import SPLITS, Dataset, ImageDataset, Label, RawSample
 from vitlab.data.decode import Pixels, decode, fit_channels, format_of
-from vitlab.data.frame import BatchBoxes
-from vitlab.data.native import budget_of, to_rows
 from vitlab.data.opening import open_dataset
 from vitlab.data.synthetic import SyntheticDataset
+from vitlab.data.transforms import budget_of, to_rows
 from vitlab.errors import DataError
 from vitlab.inference.packed import plain_backend
 from vitlab.io.machine import memory_available

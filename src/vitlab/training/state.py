@@ -28,9 +28,8 @@ from vitlab.config.train import Average
 from vitlab.config.vit import ViTConfig
 from vitlab.data.dataset import Dataset, ImageDataset
 from vitlab.data.loader import Loader
-from vitlab.data.native import native_evaluation_pipeline, native_training_pipeline
 from vitlab.data.sampler import Share
-from vitlab.data.transforms import evaluation_pipeline, training_pipeline
+from vitlab.data.transforms import evaluation_pipeline, native_evaluation_pipeline, native_training_pipeline, training_pipeline
 from vitlab.errors import ConfigError, TrainingError
 from vitlab.io.machine import REMEDY
 from vitlab.models.backbone import GridModel

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from vitlab.config.data import Augment, Preprocess
 from vitlab.config.train import Distill, Masked, TrainConfig
 from vitlab.data.batch import Batch
-from vitlab.data.native import grids_of
 from vitlab.data.sampler import Share
-from vitlab.data.transforms import normalise
+from vitlab.data.transforms import grids_of, normalise
 from vitlab.errors import DataError
 from vitlab.evaluation.classification import Logits, collect_logits, headline
 from vitlab.inference.engine import run_batches

@@ -23,12 +23,11 @@ from xml.parsers import expat
 
 import numpy as np
 
+from vitlab.data.batch import areas
 from vitlab.data.dataset import SPLITS, UNDECLARED, Boxes, Faults, ImageBoxes, ImageDataset, LabelTable, listed, unusable_name
-from vitlab.data.frame import areas
 from vitlab.data.readers import coco
-from vitlab.data.readers.folder import LeftOut
+from vitlab.data.readers.folder import LeftOut, Place, read_settings
 from vitlab.data.readers.manifest import CLASSES_NAME, LABEL_COLUMNS, PATH_COLUMNS, SPLIT_COLUMNS, csv_records, known_column
-from vitlab.data.readers.place import Place, read_settings
 from vitlab.data.split import split_named
 from vitlab.errors import DataError
 from vitlab.io.display import printable

@@ -33,8 +33,7 @@ from vitlab.data.dataset import (
     unusable_name,
 )
 from vitlab.data.readers.coco import has_coco_masks, open_coco_masks, zip_has_coco_masks
-from vitlab.data.readers.folder import LeftOut
-from vitlab.data.readers.place import Place, read_settings
+from vitlab.data.readers.folder import LeftOut, Place, read_settings
 from vitlab.data.split import split_named
 from vitlab.errors import DataError
 from vitlab.io.display import printable
