@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from vitlab.config.run import RunConfig
     from vitlab.config.segmenter import Decoder
     from vitlab.config.train import HeadStart, Lora, LoraTarget, Offload, Precision, Strategy, Trainable
+    from vitlab.data.check import DataCheck
     from vitlab.data.dataset import Dataset
-    from vitlab.data.quality.check import DataCheck
     from vitlab.evaluation.detection import DetectionEvaluation
     from vitlab.evaluation.label_errors import LabelCheck
     from vitlab.evaluation.segmentation import SegmentationEvaluation
@@ -2337,7 +2337,7 @@ def check_data(
         label_column: column of the labels, if a list has several (default: the first known one)
         shown: number of findings of each type to print; JSON has all
     """
-    from vitlab.data.quality.check import DataCheck, check_dataset
+    from vitlab.data.check import DataCheck, check_dataset
 
     if model is None:
         _refuse_given("is for `model`", page=page, corrections=corrections)
@@ -2451,8 +2451,8 @@ def show_data(
         side: size of an image on the sheet in pixels
         split: which split to choose from
     """
+    from vitlab.data.contact_sheet import write_sheet
     from vitlab.data.opening import open_dataset
-    from vitlab.data.quality.contact_sheet import write_sheet
     from vitlab.io.display import Facts
 
     dataset = open_dataset(os.fspath(data), split=split)

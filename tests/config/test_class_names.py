@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vitlab.config.class_names import LABEL_SETS, aliases, class_names, usual_names
-from vitlab.data.readers.classic import CIFAR10_CLASSES
+from vitlab.data.readers.array_files import CIFAR10_CLASSES
 from vitlab.errors import ConfigError
 
 SIZES = {"imagenet1k": 1000, "imagenet21k": 21843, "imagenet22k": 21841, "imagenet12k": 11821, "imagenet21k-miil": 11221}

@@ -15,11 +15,11 @@ from PIL import Image
 from tests.data.box_images import CLASSES, boxes_of, write_boxes
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess
 from vitlab.data.batch import Framed, batch_boxes, move_boxes, whole_frame
+from vitlab.data.check import check_dataset
 from vitlab.data.dataset import ImageBoxes, ImageDataset
 from vitlab.data.dense import evaluation_pipeline_with_boxes, preprocess_frame, training_pipeline_with_boxes
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
-from vitlab.data.quality.check import check_dataset
 from vitlab.data.readers.boxes import read_voc
 from vitlab.data.readers.recognise import for_task
 from vitlab.errors import DataError

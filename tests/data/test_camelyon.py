@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from vitlab.data.opening import open_dataset
-from vitlab.data.readers.hdf5 import CLASSES, has_camelyon, open_camelyon
+from vitlab.data.readers.array_files import CAMELYON_CLASSES, has_camelyon, open_camelyon
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 from vitlab.io.cache import cache_folder
@@ -55,7 +55,7 @@ def test_patches_labels_and_splits_are_read(camelyon: Path, packed: bool, chunks
     if packed:
         pack(camelyon)
     dataset = open_camelyon(camelyon)
-    assert dataset.labels == CLASSES
+    assert dataset.labels == CAMELYON_CLASSES
     assert dataset.splits.tolist() == [TRAIN] * 12 + [VAL] * 5 + [TEST] * 7
     assert dataset.table.codes.tolist() == [0, 1] * 6 + [0, 1, 0, 1, 0] + [0, 1, 0, 1, 0, 1, 0]
     again = pickle.loads(pickle.dumps(dataset))

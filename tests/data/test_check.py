@@ -16,8 +16,8 @@ from tests.conftest import real_data
 from tests.data.containers import as_csv, as_folder, as_zip
 from tests.data.images import encode, jpeg, scene, with_orientation
 from vitlab.config.data import SplitRule
-from vitlab.data.quality.check import DataCheck, Duplicates, Report
-from vitlab.data.quality.check import check_dataset as check
+from vitlab.data.check import DataCheck, Duplicates, Report
+from vitlab.data.check import check_dataset as check
 from vitlab.errors import DataError
 
 

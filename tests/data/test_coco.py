@@ -17,9 +17,9 @@ from PIL import Image
 from tests.data.coco_files import write_instances, write_panoptic
 from tests.data.mask_images import drawn
 from vitlab.config.data import DecodeLimits
+from vitlab.data.check import check_dataset
 from vitlab.data.dataset import IGNORED, Faults, ImageDataset
 from vitlab.data.opening import open_dataset
-from vitlab.data.quality.check import check_dataset
 from vitlab.data.readers.coco import ShapesMask, is_coco, read_instances, shape_inside
 from vitlab.errors import DataError
 

@@ -13,8 +13,8 @@ from PIL import Image, ImageFont
 
 from tests.data.containers import as_csv, as_folder
 from tests.data.images import jpeg, scene
+from vitlab.data.contact_sheet import choose, wrapped, write_sheet
 from vitlab.data.opening import open_dataset
-from vitlab.data.quality.contact_sheet import choose, wrapped, write_sheet
 from vitlab.errors import ConfigError, DataError
 
 FONT = ImageFont.load_default(12)

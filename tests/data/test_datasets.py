@@ -186,7 +186,7 @@ def test_what_the_system_will_not_read_is_a_data_error(tmp_path: Path, monkeypat
     def refused(path: Path, *_: object) -> object:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("vitlab.data.readers.classic.map_bytes", refused)
+    monkeypatch.setattr("vitlab.data.readers.array_files.map_bytes", refused)
     with pytest.raises(DataError, match=r"data_batch_1.bin: Permission denied"):
         open_dataset(spec)
 

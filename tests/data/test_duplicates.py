@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.data.images import scene
-from vitlab.data.quality import duplicates as likeness
-from vitlab.data.quality.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
+from vitlab.data import duplicates as likeness
+from vitlab.data.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
 
 Thumbs = NDArray[np.uint8]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import ImageFont
 
-from vitlab.data.quality.fonts import drawable, font_for, has, undrawable
+from vitlab.data.contact_sheet import drawable, font_for, has, undrawable
 
 LATIN = ImageFont.load_default(12)
 
@@ -20,7 +20,7 @@ def test_a_letter_that_no_font_has_is_its_code_point() -> None:
 
 
 def test_undrawable_letters_are_those_that_become_code_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitlab.data.quality.fonts.font_for", lambda text, size: LATIN)
+    monkeypatch.setattr("vitlab.data.contact_sheet.font_for", lambda text, size: LATIN)
     lacking = next(letter for letter in ("\u732b", "\u10d9") if not has(LATIN, letter))
     assert undrawable([f"a {lacking}", f"cat{lacking}"]) == lacking
     assert undrawable(["cat", "caf\u00e9"]) == ""

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitlab.data.readers.retinopathy import RADIUS, encoded_fundus, estimated_radius, normalised_fundus
+from vitlab.data.readers.vtab import EYE_RADIUS, encoded_fundus, estimated_radius, normalised_fundus
 
-KEPT = int(0.9 * RADIUS)
+KEPT = int(0.9 * EYE_RADIUS)
 
 
 def eye(
@@ -81,7 +81,7 @@ def test_only_the_middle_is_worked_on_and_the_rest_of_a_wide_photograph_changes_
 def test_each_pixel_is_four_times_its_difference_from_the_local_average_around_grey() -> None:
     """Against the sum of the definition, pixel by pixel, where nothing is scaled."""
     rng = np.random.default_rng(5)
-    image = eye(RADIUS, height=600, width=600)
+    image = eye(EYE_RADIUS, height=600, width=600)
     image = np.where(image > 0, np.clip(image + rng.normal(0, 12, image.shape), 1, 255), 0).astype(np.uint8)
     image[300, :] = 200  # the middle row is bright from end to end: the radius is 300, nothing is scaled
     found = normalised_fundus(image)

@@ -14,6 +14,7 @@ from PIL import Image
 
 from tests.data.mask_images import CLASSES, drawn, write_folder
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess
+from vitlab.data.check import check_dataset
 from vitlab.data.dataset import IGNORED, ImageDataset, IndexMask
 from vitlab.data.dense import (
     evaluation_pipeline_with_masks,
@@ -24,7 +25,6 @@ from vitlab.data.dense import (
 )
 from vitlab.data.loader import Loader
 from vitlab.data.opening import open_dataset
-from vitlab.data.quality.check import check_dataset
 from vitlab.errors import DataError
 
 LIMITS = DecodeLimits()

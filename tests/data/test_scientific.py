@@ -14,10 +14,10 @@ from PIL import Image
 
 from tests.data.images import encode, jpeg, refusal, scene
 from vitlab.config.data import DecodeLimits, PixelScale
+from vitlab.data.check import check_dataset
+from vitlab.data.contact_sheet import write_sheet
 from vitlab.data.decode import as_rgb, decode
 from vitlab.data.opening import open_dataset
-from vitlab.data.quality.check import check_dataset
-from vitlab.data.quality.contact_sheet import write_sheet
 from vitlab.errors import DataError
 
 pydicom = pytest.importorskip("pydicom")

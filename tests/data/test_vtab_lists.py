@@ -13,8 +13,7 @@ from PIL import Image
 from tests.data.containers import as_folder
 from vitlab.data.decode import decode
 from vitlab.data.opening import open_dataset
-from vitlab.data.readers.retinopathy import encoded_fundus, open_retinopathy
-from vitlab.data.readers.vtab import open_lists
+from vitlab.data.readers.vtab import encoded_fundus, open_lists, open_retinopathy
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 from vitlab.io.digests import digest

@@ -27,9 +27,9 @@ from PIL import Image
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.data import DecodeLimits
 from vitlab.config.evaluation import EvaluateConfig, ProbeConfig
+from vitlab.data.check import DataCheck
 from vitlab.data.dataset import SPLITS, UNDECLARED, Dataset, ImageDataset
 from vitlab.data.decode import as_rgb, decode
-from vitlab.data.quality.check import DataCheck
 from vitlab.errors import DataError
 from vitlab.evaluation.evaluation import name_in
 from vitlab.evaluation.features import Features, FeatureStore, extract_features, model_key

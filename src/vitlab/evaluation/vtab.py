@@ -30,10 +30,18 @@ from vitlab.data.batch import Failure
 from vitlab.data.catalog.sets import find_set
 from vitlab.data.dataset import SPLITS, UNDECLARED, ImageDataset
 from vitlab.data.opening import open_dataset
-from vitlab.data.readers.hdf5 import has_camelyon, open_camelyon
-from vitlab.data.readers.retinopathy import has_retinopathy, open_retinopathy
+from vitlab.data.readers.array_files import has_camelyon, open_camelyon
 from vitlab.data.readers.tfrecord import open_dmlab
-from vitlab.data.readers.vtab import has_lists, open_clevr, open_dsprites, open_kitti, open_lists, open_norb
+from vitlab.data.readers.vtab import (
+    has_lists,
+    has_retinopathy,
+    open_clevr,
+    open_dsprites,
+    open_kitti,
+    open_lists,
+    open_norb,
+    open_retinopathy,
+)
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError, VitlabError
 from vitlab.evaluation.evaluation import engine_for

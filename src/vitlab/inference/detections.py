@@ -29,9 +29,9 @@ from vitlab.checkpoints import Checkpoint, load
 from vitlab.checkpoints.native import tensors_digest
 from vitlab.config.data import DecodeLimits, is_detector, named_classes
 from vitlab.config.serialize import to_text
+from vitlab.data.contact_sheet import drawable, font_for
 from vitlab.data.decode import decode, fit_channels
 from vitlab.data.dense import preprocess_frame
-from vitlab.data.quality.fonts import drawable, font_for
 from vitlab.data.transforms import EvaluationTransform, preprocess
 from vitlab.errors import CheckpointError, ConfigError, DataError, at_least, fraction
 from vitlab.inference.backends import TorchBackend

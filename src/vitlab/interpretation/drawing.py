@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitlab.data.quality.fonts import drawable, font_for
+from vitlab.data.contact_sheet import drawable, font_for
 from vitlab.errors import ConfigError, at_least, choice
 from vitlab.interpretation.config import Form, Theme
 from vitlab.interpretation.paint import GAP, Colour, Pixels, Values, filter_tiles, position_tiles, ramp, shown_places

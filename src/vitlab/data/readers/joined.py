@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from vitlab.config.data import Split, SplitRule
 from vitlab.config.serialize import from_json, to_json
 from vitlab.data.dataset import SPLITS, Contents, ImageDataset, LabelTable, SoftLabels, align_labels
-from vitlab.data.readers.blocks import check_codes
+from vitlab.data.readers.array_files import check_codes
 from vitlab.data.readers.recognise import open_data
 from vitlab.data.split import take_split
 from vitlab.errors import ConfigError, DataError

@@ -9,14 +9,11 @@ from vitlab.config.model import Task
 from vitlab.config.renamed import current_dataset
 from vitlab.data.dataset import Faults, ImageDataset
 from vitlab.data.digits import open_digits
-from vitlab.data.readers.blocks import find_file
+from vitlab.data.readers.array_files import find_file, open_camelyon, open_cifar, open_idx, open_npz_pack, open_svhn
 from vitlab.data.readers.boxes import BOXES_JSON, has_boxes, holds_boxes, open_boxes
-from vitlab.data.readers.classic import open_cifar, open_idx, open_svhn
 from vitlab.data.readers.folder import LeftOut, RemoteContents, class_folders, open_folder, open_remote_folder, open_unlabelled
-from vitlab.data.readers.hdf5 import open_camelyon
 from vitlab.data.readers.manifest import MANIFEST_NAMES, open_manifest, open_remote_manifest, open_zip_manifest
 from vitlab.data.readers.masks import is_masks_folder, is_masks_zip, open_masks
-from vitlab.data.readers.npz_pack import open_npz_pack
 from vitlab.data.readers.parquet import open_parquet
 from vitlab.data.readers.shards import open_shards
 from vitlab.data.readers.tfrecord import open_dmlab
@@ -217,7 +214,7 @@ def _open(reader: str, place: str, *, label_column: str | None) -> ImageDataset:
         case "pcam":
             return open_camelyon(path)
         case "retinopathy":
-            from vitlab.data.readers.retinopathy import open_retinopathy  # opening other datasets needs no Pillow
+            from vitlab.data.readers.vtab import open_retinopathy  # opening other datasets needs no Pillow
 
             return open_retinopathy(path)
     raise AssertionError(reader)

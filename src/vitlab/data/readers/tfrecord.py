@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.data.dataset import ImageDataset
-from vitlab.data.readers.blocks import find_file, from_blocks
+from vitlab.data.readers.array_files import find_file, from_blocks
 from vitlab.data.split import TEST, TRAIN, VAL
 from vitlab.errors import DataError
 from vitlab.io.archive import unpacked

@@ -24,9 +24,9 @@ from vitlab.config.data import DecodeLimits, ImageFormat, SplitRule
 from vitlab.config.serialize import to_json
 from vitlab.data.dataset import IGNORED, SPLITS, UNDECLARED, Dataset, Faults, ImageBoxes, ImageDataset, RawSample
 from vitlab.data.decode import CHANNELS, Header, check, decode, open_numbers, tiff_numbers
+from vitlab.data.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
 from vitlab.data.jpeg import orientation_of
 from vitlab.data.opening import open_dataset
-from vitlab.data.quality.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
 from vitlab.data.readers.boxes import open_boxes
 from vitlab.data.readers.folder import DiskContents, LeftOut, class_folders, walk_images
 from vitlab.data.readers.masks import open_masks

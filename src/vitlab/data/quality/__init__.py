@@ -1,1 +1,0 @@
-"""Quality checks of datasets, duplicates, contact sheets."""
