@@ -33,8 +33,8 @@ from vitlab.recipes import recipe
 from vitlab.training.distributed import world
 from vitlab.training.plan import Absent, Memory, random_batch
 from vitlab.training.rehearsal import MemoryTracker, rehearse
-from vitlab.training.state import create_state
-from vitlab.training.trainer import update
+from vitlab.training.setup import create_state
+from vitlab.training.step import update
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 

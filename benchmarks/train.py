@@ -51,9 +51,8 @@ from vitlab.training.control import keep_memory
 from vitlab.training.distributed import World
 from vitlab.training.events import Stepped
 from vitlab.training.optim import create_optimizers
-from vitlab.training.state import Progress, RunningStatistics, TrainState
+from vitlab.training.step import Progress, RunningStatistics, TrainState, update
 from vitlab.training.tasks import Classify
-from vitlab.training.trainer import update
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))  # run as a script, its own folder is all that Python looks in

@@ -17,7 +17,7 @@ from vitlab.training import checkpointing, train
 from vitlab.training.checkpointing import BackgroundWriter, read_snapshot
 from vitlab.training.events import Finished, Saved
 from vitlab.training.run_folder import RunDirectory
-from vitlab.training.state import Snapshot
+from vitlab.training.step import Snapshot
 
 
 def test_weights_that_change_during_a_save_do_not_leak_into_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

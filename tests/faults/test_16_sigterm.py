@@ -27,7 +27,7 @@ from vitlab.inference.engine import run_batches
 from vitlab.training import checkpointing, tasks
 from vitlab.training.events import Finished
 from vitlab.training.run_folder import RunDirectory
-from vitlab.training.state import Snapshot
+from vitlab.training.step import Snapshot
 from vitlab.training.tasks import Classify, Inputs
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")

@@ -16,7 +16,7 @@ from tests.training.small import run_to, small_run
 from vitlab.errors import TrainingError
 from vitlab.models import device
 from vitlab.models.device import bfloat16_trouble, has_fast_bfloat16
-from vitlab.training import state
+from vitlab.training import setup
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_the_trial_finds_what_the_products_of_a_model_find() -> None:
 
 def test_a_run_in_bfloat16_is_refused_before_it_dies_with_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(device, "_TRIAL", "import os; os.kill(os.getpid(), 4)")
-    monkeypatch.setattr(state, "announces_amx", lambda: True)
+    monkeypatch.setattr(setup, "announces_amx", lambda: True)
     run = small_run(steps=5)
     half = replace(run, train=replace(run.train, precision="bfloat16"))
     with pytest.raises(TrainingError, match="SIGILL") as raised:

@@ -16,7 +16,7 @@ from vitlab.training import train
 from vitlab.training.checkpointing import read_snapshot
 from vitlab.training.control import Control
 from vitlab.training.events import Event, Stepped
-from vitlab.training.state import Snapshot
+from vitlab.training.step import Snapshot
 
 SIZE = (16, 16)
 

@@ -37,7 +37,7 @@ from vitlab.models.flexible import FlexibleViT
 from vitlab.training.checkpointing import read_snapshot
 from vitlab.training.distributed import World, shard_size
 from vitlab.training.run_folder import RunDirectory
-from vitlab.training.state import Snapshot
+from vitlab.training.step import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)

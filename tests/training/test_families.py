@@ -17,7 +17,7 @@ from vitlab.models import build
 from vitlab.training.distributed import World
 from vitlab.training.events import Finished, Stepped
 from vitlab.training.optim import freeze, parameter_layers
-from vitlab.training.state import AveragedWeights, RunningStatistics
+from vitlab.training.step import AveragedWeights, RunningStatistics
 
 MINIS = ("Swin-Mini", "ConvNeXt-Mini", "EfficientNet-Mini", "LSTM-Mini/8")
 

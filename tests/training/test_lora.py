@@ -27,7 +27,7 @@ from vitlab.training.events import Started
 from vitlab.training.lora import add_lora, is_factor, merged_state, spared_activations
 from vitlab.training.optim import freeze
 from vitlab.training.plan import Memory
-from vitlab.training.state import create_state
+from vitlab.training.setup import create_state
 
 ALL: tuple[LoraTarget, ...] = ("qkv", "proj", "mlp")
 TINY = without_noise(small_run()).model

@@ -20,7 +20,7 @@ from vitlab.training.optim import (
     restore_optimizers,
     set_learning_rates,
 )
-from vitlab.training.state import AveragedWeights
+from vitlab.training.step import AveragedWeights
 
 
 def mini() -> Model:

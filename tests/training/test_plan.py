@@ -15,7 +15,7 @@ from vitlab.models.cost import cost
 from vitlab.recipes import recipe
 from vitlab.training import plan as planning
 from vitlab.training.plan import plan
-from vitlab.training.state import TrainState
+from vitlab.training.step import TrainState
 
 
 def test_a_plan_is_the_run_in_numbers() -> None:

@@ -23,7 +23,7 @@ from vitlab.training import time_budget
 from vitlab.training.events import Finished, Stepped, Warned
 from vitlab.training.plan import Speed
 from vitlab.training.run_data import some_images
-from vitlab.training.state import Progress
+from vitlab.training.step import Progress
 from vitlab.training.time_budget import Budgeted, choose, image_sizes
 from vitlab.training.trainer import Deadline
 

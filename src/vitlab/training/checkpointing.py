@@ -43,7 +43,7 @@ from vitlab.io.files import open_regular, read_bytes
 from vitlab.training.distributed import World, disk_group, is_sharded
 from vitlab.training.events import Event, Saved, Warned
 from vitlab.training.run_folder import RunDirectory, rescue_folders
-from vitlab.training.state import Progress, Snapshot, TrainState
+from vitlab.training.step import Progress, Snapshot, TrainState
 
 MODEL, AVERAGE, EXTRA, OPTIMIZER, PROGRESS = (
     "model.safetensors", "average.safetensors", "extra.safetensors", "optimizer.safetensors", "progress.json"

@@ -24,8 +24,8 @@ from vitlab.io.optional import optional_import
 from vitlab.training.distributed import world
 from vitlab.training.optim import set_learning_rates
 from vitlab.training.run_data import open_splits
-from vitlab.training.state import create_state, training_loader
-from vitlab.training.trainer import accumulate_gradients, clip_gradients, prepare_inputs
+from vitlab.training.setup import create_state, training_loader
+from vitlab.training.step import accumulate_gradients, clip_gradients, prepare_inputs
 
 _STEPS = 100
 _SPAN = 1e5  # highest over lowest learning rate

@@ -40,8 +40,8 @@ from vitlab.models.vit import tokens_read
 from vitlab.training.distributed import World, shard_size, world_size
 from vitlab.training.lora import adapted_weights, add_lora, spared_activations
 from vitlab.training.optim import freeze
-from vitlab.training.state import create_state, training_loader
-from vitlab.training.trainer import update
+from vitlab.training.setup import create_state, training_loader
+from vitlab.training.step import update
 
 _INSPECTED = 16  # images read to learn their size and color
 _LEAST_STD = 0.01  # of a channel that is the same everywhere

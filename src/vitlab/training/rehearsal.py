@@ -115,7 +115,7 @@ def rehearse(run: RunConfig, *, ranks: int) -> Rehearsed:
 def count_steps(run: RunConfig, model: nn.Module, memory: MemoryTracker, *, ranks: int) -> Rehearsed:
     """The memory of two steps of a sharded model, of which the second begins with a complete optimizer; the tracker must be on.
 
-    A step is that of `vitlab.training.trainer.update`, with random images and without what decides by numbers: a fake tensor has
+    A step is that of `vitlab.training.step.update`, with random images and without what decides by numbers: a fake tensor has
     none.
     """
     assert is_sharded(model)

@@ -1,10 +1,7 @@
-"""Training: `train` is a stream of events, `Trainer` the story of a run, `update` one step.
+"""Training: `train` is a stream of events, `Trainer` the story of a run; one step of it is in step.py.
 
-    for event in train(run, out="runs/a"):
-        ...
-
-To understand a step from the batch to `optimizer.step()`, read `update` here, then tasks.py, optim.py, objective/losses.py and
-models/vit.py. Every random choice depends on the seed and the step only, so a resumed run repeats an uninterrupted one bit by bit.
+for event in train(run, out="runs/a"):
+    ...
 """
 
 from __future__ import annotations
@@ -13,18 +10,14 @@ import math
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.nn import functional as F
 
 from vitlab.config.run import RunConfig
-from vitlab.config.train import TrainConfig, mean_area, scale_at, scaled
+from vitlab.config.train import TrainConfig, mean_area
 from vitlab.data.batch import Batch
 from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader, Stream
@@ -36,7 +29,7 @@ from vitlab.io.address import Address
 from vitlab.io.machine import is_out_of_memory
 from vitlab.training.checkpointing import Checkpointer, agreed_snapshot
 from vitlab.training.control import Control, StopRequested
-from vitlab.training.distributed import World, gradient_sync, is_sharded, reshard, world
+from vitlab.training.distributed import World, is_sharded, reshard, world
 from vitlab.training.events import (
     Evaluated,
     Event,
@@ -47,26 +40,16 @@ from vitlab.training.events import (
     Reason,
     Skipped,
     Started,
-    Stepped,
     Warned,
     event_to_json,
 )
 from vitlab.training.head import FittedHead, fit_head
-from vitlab.training.optim import learning_rate, set_learning_rates
 from vitlab.training.pulse import LOST_CONTACT, Pulse, Stragglers, lost_contact, pulse
 from vitlab.training.remote_run import run_directory
 from vitlab.training.run_data import DataRecord, open_splits, refuse_other_labels, some_images
 from vitlab.training.run_folder import RunDirectory
-from vitlab.training.state import (
-    Progress,
-    TrainState,
-    create_model,
-    create_state,
-    evaluation_loader,
-    training_loader,
-    training_share,
-)
-from vitlab.training.tasks import Inputs
+from vitlab.training.setup import create_model, create_state, evaluation_loader, training_loader
+from vitlab.training.step import LESS_MEMORY, Progress, TrainState, update
 
 _MAX_SKIPPED_IN_A_ROW = 3
 _LATE = 1.05  # times the time that is left: more shortens the schedule ...
@@ -76,8 +59,6 @@ _LEAST_HASTE = 0.75  # ... by the reciprocal at the most
 _BEFORE_HASTE = 5  # steps that are measured first
 _SHOWN_EVERY = 5.0  # seconds between two events of the features of a fitted head
 _REASONS: tuple[Reason, ...] = ("terminated", "interrupted", "max-time", "patience", "finished")
-_LESS_MEMORY = "use a smaller model or image size, recompute=True, or bfloat16"
-_MIX_STREAM, _NOISE_STREAM, _PATCH_STREAM = 201, 202, 204  # independent random streams of one seed
 
 
 def train(
@@ -429,136 +410,6 @@ class Deadline:
         return rest * mean_area(self.config.progressive_resizing, after=scheduled / max(steps, 1))
 
 
-def update(state: TrainState, batch: Batch, *, epoch_length: int, heart: Pulse | None = None) -> Stepped | Skipped:
-    """One step: gradients of the whole batch, clipped and applied. A loss or gradient that is not finite is never applied.
-
-    The update does not depend on the micro-batch size, except with BatchNorm, which normalises each micro-batch by itself. `heart`
-    tells other ranks how far this one is.
-    """
-    began = time.monotonic()
-    config, progress, images = state.run.train, state.progress, state.run.data.loader.batch_size
-    lr = learning_rate(progress.scheduled, peak=config.optimizer.lr, steps=config.steps, schedule=config.schedule)
-    set_learning_rates(state.optimizers, lr, config.optimizer)
-    inputs = prepare_inputs(state, batch)
-    loss, accuracy, micro_batch = accumulate_gradients(state, inputs, heart)
-    gradient_norm = clip_gradients(state.model, config.optimizer.clip)
-    problem = _not_finite(loss, gradient_norm)
-    state.updating = True
-    if problem is None:
-        for optimizer in state.optimizers:
-            optimizer.step()
-        state.statistics.synchronise(state.world)
-        if state.average is not None:
-            state.average.update(state.core, state.step)
-    else:
-        state.statistics.restore()
-    state.zero_grad()
-    seconds = time.monotonic() - began
-    progress.step += 1
-    progress.ahead += progress.pace - 1
-    progress.position = progress.step * images
-    progress.seconds += seconds
-    progress.skipped += problem is not None
-    progress.skipped_in_a_row = 0 if problem is None else progress.skipped_in_a_row + 1
-    state.updating = False
-    if problem is not None:
-        samples = tuple(int(index) for index in batch.index_B)
-        return Skipped(step=state.step, reason=problem, in_a_row=progress.skipped_in_a_row, samples=samples)
-    return Stepped(
-        step=state.step,
-        steps=progress.expected(config.steps),
-        epoch=progress.position / epoch_length,
-        loss=loss,
-        accuracy=None if math.isnan(accuracy) else accuracy,
-        lr=lr,
-        gradient_norm=gradient_norm,
-        images=images,
-        seconds=seconds,
-        micro_batch=micro_batch,
-    )
-
-
-def prepare_inputs(state: TrainState, batch: Batch) -> Inputs:
-    """The batch on the device, with every random choice made: resized (progressive resizing), mixed or masked; patch size."""
-    config = state.run.train
-    rng = np.random.default_rng([config.seed, _MIX_STREAM, state.step])
-    images_BHWC = torch.from_numpy(np.asarray(batch.images_BHWC))
-    scale = scale_at(state.progress.scheduled, steps=config.steps, resizing=config.progressive_resizing)
-    if scale != 1:
-        images_BHWC = _resized(images_BHWC, scale)
-    inputs = state.task.prepare(images_BHWC, torch.from_numpy(np.asarray(batch.targets)), rng)
-    if config.patch_sizes:
-        drawn = np.random.default_rng([config.seed, _PATCH_STREAM, state.step]).integers(len(config.patch_sizes))
-        inputs = replace(inputs, patch_size=config.patch_sizes[drawn])  # the same on all ranks
-    return inputs.to(state.world.device)
-
-
-def accumulate_gradients(state: TrainState, inputs: Inputs, heart: Pulse | None = None) -> tuple[float, float, int]:
-    """Forward and backward in micro-batches, halved when memory runs out: mean loss and accuracy, and the micro-batch size."""
-    size = min(state.micro_batch or len(inputs), len(inputs))
-    state.statistics.keep()
-    while True:
-        try:
-            loss, accuracy = _gradients(state, inputs, size, heart)
-            return loss, accuracy, size
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            state.zero_grad()
-            state.statistics.restore()
-            if size == 1:
-                raise TrainingError(
-                    f"out of memory with a single image at a time: {str(error) or 'no more can be allocated'}", hint=_LESS_MEMORY
-                ) from error
-            state.progress.micro_batch = size = -(-size // 2)
-
-
-def _gradients(state: TrainState, inputs: Inputs, size: int, heart: Pulse | None) -> tuple[float, float]:
-    """Add up the gradients of all micro-batches; the mean loss and accuracy over the global batch."""
-    here, batch_size = state.world, state.run.data.loader.batch_size
-    bfloat16 = state.run.train.precision == "bfloat16"
-    loss, correct = torch.zeros((), device=here.device), torch.zeros((), device=here.device)
-    state.computed = 0.0
-    for start, part in inputs.split(size, parts=_equal_parts(state, size)):
-        last = start + len(part) == len(inputs)
-        if heart is not None:
-            heart.at(state.step, "computes")
-        began = time.monotonic()
-        with gradient_sync(state.model, enabled=last), _noise(state, start):
-            with torch.autocast(here.device.type, torch.bfloat16, enabled=bfloat16):
-                loss_B, correct_B = state.task.loss(state.model, part)
-            part_loss = loss_B.sum() / batch_size
-            state.computed += time.monotonic() - began
-            if heart is not None and last:
-                heart.at(state.step, "exchanges gradients")
-            # DDP and FSDP average gradients over ranks, each of which has only its part of the batch.
-            torch.autograd.backward(part_loss * here.ranks)
-        loss += part_loss.detach()
-        correct += correct_B.detach().sum() / batch_size
-    mean_loss, accuracy = here.sum(torch.stack([loss, correct])).tolist()
-    return mean_loss, accuracy
-
-
-def _equal_parts(state: TrainState, size: int) -> int | None:
-    """The number of micro-batches of every rank under FSDP, whose ranks gather each layer together; None if each is free.
-
-    Ranks may have a row or a pair more than others. Then a micro-batch may be so much larger than `size`.
-    """
-    if not is_sharded(state.model):
-        return None
-    ranks, images = state.world.ranks, state.run.data.loader.batch_size
-    shares = [training_share(state.run, replace(state.world, rank=rank)).rows(images) for rank in range(ranks)]
-    rows = [last - first for first, last in shares]
-    return min(-(-max(rows) // size), min(rows))
-
-
-def clip_gradients(model: nn.Module, limit: float) -> float:
-    """Clip the global gradient norm to `limit`, 0 for no limit; returns the norm before."""
-    with_gradient = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    norm = nn.utils.clip_grad_norm_(with_gradient, limit or float("inf"), foreach=True)
-    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-
-
 def evaluate(state: TrainState, loader: Loader, control: Control) -> dict[str, float]:
     """Metrics (loss, top1, ...) over the images of all ranks, with the averaged weights if the run averages.
 
@@ -598,25 +449,6 @@ def _until_stopped(stream: Stream, world: World, control: Control) -> Iterator[B
 
 
 @contextmanager
-def _noise(state: TrainState, row: int) -> Iterator[None]:
-    """Seed dropout and stochastic depth by (seed, step, rank, row) inside the block; torch's generators are unchanged after it."""
-    here = state.world
-    key = [state.run.train.seed, _NOISE_STREAM, state.step, here.rank, row]
-    seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]) >> 1
-    with torch.random.fork_rng(devices=[here.device.index or 0] if here.device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
-
-
-def _resized(images_BHWC: Tensor, scale: float) -> Tensor:
-    """uint8 images at a scale below 1, antialiased."""
-    _, height, width, _ = images_BHWC.shape
-    size = scaled((height, width), scale)
-    small_BCHW = F.interpolate(images_BHWC.permute(0, 3, 1, 2), size=size, mode="bilinear", antialias=True)
-    return small_BCHW.permute(0, 2, 3, 1)
-
-
-@contextmanager
 def _memory_errors() -> Iterator[None]:
     """Memory that runs out in the block is a TrainingError."""
     try:
@@ -624,13 +456,7 @@ def _memory_errors() -> Iterator[None]:
     except (MemoryError, RuntimeError, OSError) as error:
         if not is_out_of_memory(error):
             raise
-        raise TrainingError(f"out of memory: {str(error) or 'no more can be allocated'}", hint=_LESS_MEMORY) from error
-
-
-def _not_finite(loss: float, gradient_norm: float) -> str | None:
-    if not math.isfinite(loss):
-        return f"the loss is {loss}"
-    return None if math.isfinite(gradient_norm) else f"the gradient norm is {gradient_norm}"
+        raise TrainingError(f"out of memory: {str(error) or 'no more can be allocated'}", hint=LESS_MEMORY) from error
 
 
 def _due(step: int, every: int) -> bool:

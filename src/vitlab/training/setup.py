@@ -1,19 +1,15 @@
-"""The state of a training run: the model, its optimizers, the averaged weights, and how far the run is.
+"""What a run has before its first step: the loaders of its batches, its model, its task and its state.
 
-`create_state` makes it from a config, from scratch, from a start checkpoint or from a snapshot of the same run.
+`create_state` makes the state from a config: from scratch, from a start checkpoint or from a snapshot of the same run.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from vitlab.checkpoints import describe, load
 from vitlab.checkpoints.checkpoint import check_state
@@ -24,16 +20,20 @@ from vitlab.config.grid_detector import GridDetectorConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.serialize import Json, to_json
-from vitlab.config.train import Average
 from vitlab.config.vit import ViTConfig
 from vitlab.data.dataset import Dataset, ImageDataset
+from vitlab.data.dense import (
+    evaluation_pipeline_with_boxes,
+    evaluation_pipeline_with_masks,
+    training_pipeline_with_boxes,
+    training_pipeline_with_masks,
+)
 from vitlab.data.loader import Loader
 from vitlab.data.sampler import Share
 from vitlab.data.transforms import evaluation_pipeline, native_evaluation_pipeline, native_training_pipeline, training_pipeline
 from vitlab.errors import ConfigError, TrainingError
 from vitlab.io.machine import REMEDY
 from vitlab.models.backbone import GridModel
-from vitlab.models.batch_norm import BatchNorm
 from vitlab.models.device import announces_amx, bfloat16_trouble
 from vitlab.models.families import Model, build, build_on_meta
 from vitlab.models.flexible import FlexibleSegmenter, FlexibleViT
@@ -42,250 +42,27 @@ from vitlab.models.objects import TokenObjects
 from vitlab.models.packing import PackedViT
 from vitlab.models.segmenter import Segmenter
 from vitlab.models.vit import ViT
-from vitlab.training.dense import Detect, Segment, evaluation_boxes, evaluation_pixels, training_boxes, training_pixels
-from vitlab.training.distributed import World, parallelise, rows_to_write
+from vitlab.training.distributed import World, parallelise
 from vitlab.training.head import FittedHead
-from vitlab.training.lora import add_lora, averaged_factors, lora_state, merged_state, restore_lora
-from vitlab.training.optim import averaging_decay, create_optimizers, freeze, optimizer_state, restore_optimizers
-from vitlab.training.tasks import BothHeads, Classify, PredictMasked, Task, training_only_state
-
-
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """How far a run is: after `step` steps and `position` images. With `seed`, this is the state of every random choice.
-
-    `best` is the best value of the watched metric, `stale` the number of evaluations since. `skipped` counts steps without an
-    update, `skipped_in_a_row` the latest of them. `micro_batch` is what fits into memory, 0 as long as nothing was too large.
-    `seconds` is the training time so far. `evaluation_due`: the run stopped before an evaluation that was due. In a run that
-    must finish in time, each step stands for `pace` steps of the schedule; `ahead` is the number of steps that it was shortened by
-    so far, below 0 if it was lengthened.
-    """
-
-    step: int = 0
-    position: int = 0
-    seed: int = 0
-    best: float | None = None
-    stale: int = 0
-    skipped: int = 0
-    skipped_in_a_row: int = 0
-    micro_batch: int = 0
-    seconds: float = 0.0
-    evaluation_due: bool = False
-    pace: float = 1.0
-    ahead: float = 0.0
-
-    @property
-    def scheduled(self) -> float:
-        """Where the run is in its schedule, in steps."""
-        return self.step + self.ahead
-
-    def expected(self, steps: int) -> int:
-        """The steps of the whole run at this pace, if its schedule has `steps`."""
-        return self.step + math.ceil((steps - self.scheduled) / self.pace)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Everything needed to resume a run, as copies: training continues while this is written.
-
-    Under FSDP `model`, `optimizer`, `average` and `extra` are this rank's rows when written, and whole when read. `extra` holds
-    the weights that only training needs. With LoRA, `model` and `average` are merged, and `extra` holds the factors.
-    """
-
-    progress: Progress
-    model: Mapping[str, Tensor]
-    facts: HeaderFacts
-    optimizer: Mapping[str, Tensor]
-    average: Mapping[str, Tensor] | None = None
-    extra: Mapping[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all tensors."""
-        parts = (self.model, self.optimizer, self.extra, self.average or {})
-        return sum(tensor.nbytes for part in parts for tensor in part.values())
-
-
-@dataclass(slots=True, kw_only=True)
-class TrainState:
-    """The state of a run, changed by every step.
-
-    `model` is what training calls: wrapped by DDP or sharded by FSDP if there are several ranks. `unwrapped` is the same without
-    DDP, with the weights that only training needs. `core` inside it is the model that is saved and evaluated. `updating` is True
-    while the weights belong to no step; `computed` are the seconds of the last step's forward passes.
-    """
-
-    run: RunConfig
-    world: World
-    model: nn.Module
-    unwrapped: nn.Module
-    core: Model
-    task: Task
-    optimizers: list[torch.optim.Optimizer]
-    average: AveragedWeights | None
-    statistics: RunningStatistics
-    facts: HeaderFacts
-    progress: Progress
-    updating: bool = False
-    computed: float = 0.0
-
-    @property
-    def step(self) -> int:
-        """Steps done so far."""
-        return self.progress.step
-
-    @property
-    def micro_batch(self) -> int:
-        """Images per forward pass: as configured, or fewer if memory ran out; 0 for a rank's whole batch."""
-        return min((size for size in (self.run.train.micro_batch, self.progress.micro_batch) if size), default=0)
-
-    def zero_grad(self) -> None:
-        """Drop all gradients."""
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-
-    def snapshot(self, metrics: dict[str, float]) -> Snapshot:
-        """A copy of the state in CPU memory; under FSDP, of this rank's rows."""
-        return Snapshot(
-            progress=replace(self.progress),
-            model=self._copied(merged_state(self.core)),
-            facts=replace(self.facts, metrics=metrics or None),
-            optimizer=self._copied(optimizer_state(self.unwrapped, self.optimizers)),
-            average=self._averaged(),
-            extra=self._copied(self._extra()),
-        )
-
-    def _averaged(self) -> dict[str, Tensor] | None:
-        if self.average is None:
-            return None
-        if self.run.train.lora is None:
-            return self._copied(self.average.state)
-        with self.averaged_weights():
-            return self._copied(merged_state(self.core))
-
-    def _extra(self) -> dict[str, Tensor]:
-        return training_only_state(self.unwrapped) | lora_state(self.core, None if self.average is None else self.average.state)
-
-    def _copied(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        rows = rows_to_write(state, self.world)
-        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in rows.items()}
-
-    @contextmanager
-    def averaged_weights(self) -> Iterator[None]:
-        """Inside the block the model has the averaged weights, if the run averages."""
-        if self.average is None:
-            yield
-            return
-        state = self.core.state_dict()
-        own = {name: state[name].detach().clone() for name in self.average.state}
-        try:
-            self._load(self.average.state)
-            yield
-        finally:
-            self._load(own)
-
-    @torch.no_grad()
-    def _load(self, state: Mapping[str, Tensor]) -> None:
-        own = self.core.state_dict()
-        for name, tensor in state.items():  # in place, running statistics too
-            own[name].copy_(tensor)
-
-
-class AveragedWeights:
-    """Polyak averaging: a moving average, in float32, of everything in a model's state dict, or with LoRA of what trains.
-
-    BatchNorm's running statistics are averaged too, as in the authors' EfficientNet: they belong to the averaged weights.
-    """
-
-    def __init__(self, model: nn.Module, config: Average, *, trained_only: bool = False) -> None:
-        self.config = config
-        frozen = {name for name, parameter in model.named_parameters() if trained_only and not parameter.requires_grad}
-        self.state: dict[str, Tensor] = {
-            name: tensor.detach().to(torch.float32, copy=True) for name, tensor in model.state_dict().items() if name not in frozen
-        }
-
-    @torch.no_grad()
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a saved average."""
-        for name, average in self.state.items():
-            saved = state[name].to(average.device)
-            if isinstance(average, DTensor):  # each rank takes its rows of the whole tensor
-                saved = distribute_tensor(saved, average.device_mesh, average.placements, src_data_rank=None)
-            average.copy_(saved)
-
-    @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        """Move the average towards the weights after step number `step`, counted from 0."""
-        weight = 1 - averaging_decay(step, self.config)
-        now = model.state_dict()
-        for sharded in (True, False):  # a foreach operation takes tensors of one class
-            names = [name for name, average in self.state.items() if isinstance(average, DTensor) == sharded]
-            if names:
-                current: list[Tensor] = [now[name].detach().to(torch.float32) for name in names]
-                torch._foreach_lerp_([self.state[name] for name in names], current, weight)
-
-
-class RunningStatistics:
-    """BatchNorm's running means and variances, none for most models: only applied updates change them, on all ranks alike.
-
-    A forward pass in training changes them as a side effect. A pass that ran out of memory, or a step that was skipped, must leave
-    no trace: `keep` before a step, then `restore`, or `synchronise`, which gives every rank the mean over ranks.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
-        self.kept: Sequence[Tensor] = []
-
-    @property
-    def buffers(self) -> list[Tensor]:
-        """The means and variances."""
-        return [buffer for norm in self.norms for buffer in (norm.running_mean, norm.running_var)]
-
-    @torch.no_grad()
-    def keep(self) -> None:
-        """Remember the present values."""
-        self.kept = [buffer.clone() for buffer in self.buffers]
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        """Return to the values that `keep` remembered."""
-        for buffer, kept in zip(self.buffers, self.kept, strict=True):
-            buffer.copy_(kept)
-
-    @torch.no_grad()
-    def synchronise(self, world: World) -> None:
-        """Replace each rank's values by the mean over ranks, in one exchange."""
-        if not self.norms or world.ranks == 1:
-            return
-        buffers = self.buffers
-        mean = world.sum(torch.cat(buffers)) / world.ranks
-        for buffer, part in zip(buffers, torch.split(mean, [len(buffer) for buffer in buffers]), strict=True):
-            buffer.copy_(part)
+from vitlab.training.lora import add_lora, averaged_factors, restore_lora
+from vitlab.training.optim import create_optimizers, freeze, restore_optimizers
+from vitlab.training.step import AveragedWeights, Progress, RunningStatistics, Snapshot, TrainState, training_share
+from vitlab.training.tasks import BothHeads, Classify, Detect, PredictMasked, Segment, Task
 
 
 def training_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     """The endless stream of this rank's training batches."""
     channels, scale = run.model.channels, run.preprocess.pixel_scale
     if run.task == "segment":
-        pipeline = training_pixels(run)
+        pipeline = training_pipeline_with_masks(run.data.augment, channels=channels, limits=run.data.limits, scale=scale)
     elif run.task == "detect":
-        pipeline = training_boxes(run)
+        pipeline = training_pipeline_with_boxes(run.data.augment, channels=channels, limits=run.data.limits, scale=scale)
     elif run.preprocess.resize == "native":
         patch = _patch_of(run)
         pipeline = native_training_pipeline(run.data.augment, patch, channels=channels, limits=run.data.limits, pixel_scale=scale)
     else:
         pipeline = training_pipeline(run.data.augment, channels=channels, limits=run.data.limits, scale=scale)
     return Loader(dataset, pipeline, config=run.data.loader, train=True, share=training_share(run, world))
-
-
-def training_share(run: RunConfig, world: World) -> Share:
-    """This rank's rows of a training batch. Rows that are mixed with each other stay together, unless there are too few of them.
-
-    So a run does not depend on the number of ranks, also if the batch cannot be shared equally.
-    """
-    mixes = bool(run.data.augment.mixup or run.data.augment.cutmix)
-    pairs = mixes and run.data.loader.batch_size >= 2 * world.ranks
-    return Share(rank=world.rank, ranks=world.ranks, together=2 if pairs else 1)
 
 
 def _patch_of(run: RunConfig) -> tuple[int, int]:
@@ -296,9 +73,9 @@ def _patch_of(run: RunConfig) -> tuple[int, int]:
 def evaluation_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
     """This rank's part of the evaluation split, once."""
     if run.task == "segment":
-        pipeline = evaluation_pixels(run)
+        pipeline = evaluation_pipeline_with_masks(run.preprocess, limits=run.data.limits)
     elif run.task == "detect":
-        pipeline = evaluation_boxes(run)
+        pipeline = evaluation_pipeline_with_boxes(run.preprocess, limits=run.data.limits)
     elif run.preprocess.resize == "native":
         pipeline = native_evaluation_pipeline(run.preprocess, _patch_of(run), limits=run.data.limits)
     else:
