@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from vitlab.interpretation.figures import Figures
     from vitlab.io.display import Facts, ProgressCallback, Table
     from vitlab.models.catalog import ModelList
-    from vitlab.models.families import Model
+    from vitlab.models.model import Model
     from vitlab.reports.explorer import WrittenExplorer
     from vitlab.reports.report import WrittenReport
     from vitlab.studies.config import PseudoLabels

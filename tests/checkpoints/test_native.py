@@ -278,7 +278,7 @@ def test_labels_of_zeros_survive(tmp_path: Path) -> None:
 def test_a_head_that_was_replaced_is_saved_with_its_classes(tmp_path: Path, classes: int) -> None:
     checkpoint = small_checkpoint()
     width = checkpoint.config.feature_width
-    checkpoint.model.head = torch.nn.Linear(width, classes) if classes else torch.nn.Identity()  # type: ignore[assignment]
+    checkpoint.model.head = torch.nn.Linear(width, classes) if classes else torch.nn.Identity()
     save(checkpoint, tmp_path / "swapped.safetensors")
     loaded = load(tmp_path / "swapped.safetensors")
     assert loaded.config == replace(checkpoint.config, num_classes=classes)

@@ -12,7 +12,7 @@ from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.stems import ConvStem
 from vitlab.models import build
-from vitlab.models.families import Model
+from vitlab.models.model import Model
 from vitlab.models.vit import ViT
 
 

@@ -13,7 +13,7 @@ from vitlab.config import ConvStem, ResNetStem, ViTConfig, variant
 from vitlab.config.serialize import from_json, to_json
 from vitlab.config.stems import Activation, StemNorm
 from vitlab.errors import ConfigError
-from vitlab.models.init import Draw
+from vitlab.models.model import Draw
 from vitlab.models.stems import ConvolutionalStem, init_stem
 from vitlab.models.vit import patchify
 

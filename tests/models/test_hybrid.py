@@ -13,7 +13,7 @@ from torch import Tensor
 from vitlab.config.stems import ResNetStem
 from vitlab.config.vit import PROFILES, ViTConfig
 from vitlab.models import build
-from vitlab.models.init import Draw
+from vitlab.models.model import Draw
 from vitlab.models.stems import ResNetBody, init_stem
 
 

@@ -21,7 +21,8 @@ from vitlab.config.train import Average, Lora, LoraTarget, Masked
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, UsageError
 from vitlab.models.cost import cost
-from vitlab.models.families import Model, build
+from vitlab.models.families import build
+from vitlab.models.model import Model
 from vitlab.training.distributed import World
 from vitlab.training.events import Started
 from vitlab.training.lora import add_lora, is_factor, merged_state, spared_activations

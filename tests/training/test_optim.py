@@ -11,7 +11,7 @@ from vitlab.config import ResNetConfig, ViTConfig, variant
 from vitlab.config.train import Average, Optimizer, TrainConfig
 from vitlab.errors import ConfigError
 from vitlab.models import build
-from vitlab.models.families import Model
+from vitlab.models.model import Model
 from vitlab.training.optim import (
     create_optimizers,
     freeze,

@@ -11,7 +11,8 @@ from vitlab.config.data import Preprocess, is_detector, takes_one_size, why_not_
 from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
 from vitlab.errors import CheckpointError
-from vitlab.models.families import Model, build_on_meta
+from vitlab.models.families import build_on_meta
+from vitlab.models.model import Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Every architecture family that vitlab builds, and model names: "ViT-B/16", "R50+ViT-L/32", "Swin-B-w12". No torch here.
 
-An architecture is a config class and a model class. This file lists the config classes (`ModelConfig`); `vitlab.models.families`
-adds the model class of each. A config class is a frozen dataclass with:
+An architecture is a config class and a model class. This file has the one list of them (`ModelConfig`); the model of `config/x.py`
+is in `models/x.py`. A config class is a frozen dataclass with:
 
 - `family`, `title`, `names`: the word in files, the words in messages, the published names;
 - `from_name(name, image_size)` and `name`: the config of a name, and the name of a config;

@@ -48,7 +48,7 @@ from vitlab.io.cache import cache_folder
 from vitlab.io.files import open_handle, read_bytes
 from vitlab.io.machine import is_out_of_memory
 from vitlab.io.optional import optional_import
-from vitlab.models.families import Model
+from vitlab.models.model import Model
 from vitlab.models.segmenter import Segmenter
 from vitlab.models.vit import ViT
 

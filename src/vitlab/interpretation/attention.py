@@ -22,7 +22,7 @@ from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.inference.backends import evaluating
 from vitlab.models.attention_variants import AttentionCapture, attention_weights
-from vitlab.models.families import Model
+from vitlab.models.model import Model
 from vitlab.models.record import Record
 from vitlab.models.vit import ViT
 

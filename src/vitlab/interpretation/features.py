@@ -31,7 +31,7 @@ from vitlab.interpretation.attention import (
     needs_head,
 )
 from vitlab.interpretation.weights import principal_directions
-from vitlab.models.families import Model
+from vitlab.models.model import Model
 from vitlab.models.record import Record
 from vitlab.models.recurrent import Recurrent
 from vitlab.models.vit import ViT

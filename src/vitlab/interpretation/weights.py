@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitlab.errors import ConfigError, at_least
 from vitlab.interpretation.attention import Floats, as_floats, chosen_layers, needs_attention
-from vitlab.models.families import Model
+from vitlab.models.model import Model
 from vitlab.models.resnet import StandardisedConv, standardise
 
 

@@ -12,18 +12,23 @@ from torch import Tensor
 from vitlab.config.backbone import BackboneConfig
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.vit import ViTConfig
+from vitlab.models import convnext, stems, swin, vit
 from vitlab.models.convnext import ConvNeXt, init_convnext, over_channels
-from vitlab.models.init import Draw
+from vitlab.models.model import Draw, Model
 from vitlab.models.position import Grid
 from vitlab.models.record import Record
 from vitlab.models.swin import Swin, init_swin
-from vitlab.models.timm_methods import TimmMethods
 from vitlab.models.vit import ViT, init_vit
 
 Backbone = ViT | Swin | ConvNeXt
 
+# Of the row of a model on a backbone (`Family`): the parts of the backbone.
+LAYERS = (r"backbone\.encoder\.blocks\.(\d+)\.", r"backbone\.position\.bias(?:_mlps)?\.(\d+)", r"backbone\.stages\.(\d+)\.")
+HIDDEN = (r"backbone\.encoder\.blocks\.", r"backbone\.stages\.\d+\.blocks\.\d+\.(?:attention|mlp)\.")
+SHARDED = (vit.Block, swin.Block, convnext.Block, stems.Unit)
 
-class GridModel(TimmMethods):
+
+class GridModel(Model):
     """A model on the features of `chosen` layers or stages of a backbone, which lie on a grid."""
 
     def __init__(self, backbone: BackboneConfig, chosen: tuple[int, ...]) -> None:
@@ -38,11 +43,11 @@ class GridModel(TimmMethods):
     @property
     def recompute(self) -> bool:
         """Whether the backbone computes its activations twice to save memory."""
-        return bool((self.backbone.encoder if isinstance(self.backbone, ViT) else self.backbone).recompute)
+        return self.backbone.recompute
 
     @recompute.setter
     def recompute(self, value: bool) -> None:
-        (self.backbone.encoder if isinstance(self.backbone, ViT) else self.backbone).recompute = value
+        self.backbone.recompute = value
 
     def features(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """One vector an image, (B, D): the mean over places of what the decoder sees."""

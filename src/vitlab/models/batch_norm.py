@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.models.init import zero
+from vitlab.models.model import zero
 
 STATISTICS = (".running_mean", ".running_var")  # how state-dict keys end that are no parameters
 

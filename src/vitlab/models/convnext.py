@@ -11,9 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.errors import ConfigError
-from vitlab.models.init import Draw, init_head, init_norm, zero
+from vitlab.models.model import Draw, Family, Model, init_head, init_norm, zero
 from vitlab.models.record import Record
-from vitlab.models.timm_methods import TimmMethods
 from vitlab.models.vit import Mlp, drop_path_rates, residual_branch
 
 
@@ -65,12 +64,12 @@ class Stage(nn.Module):
         return x_BCHW
 
 
-class ConvNeXt(TimmMethods):
+class ConvNeXt(Model):
     """Normalised images (B, C, H, W) to logits (B, classes); any size that leaves the last stage a cell."""
 
     def __init__(self, config: ConvNeXtConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config: ConvNeXtConfig = config
         self.recompute = False
         self.patches = nn.Conv2d(config.channels, config.widths[0], config.patch_size, stride=config.patch_size)
         self.patch_norm = nn.LayerNorm(config.widths[0], eps=config.norm_eps)
@@ -78,7 +77,7 @@ class ConvNeXt(TimmMethods):
         self.stages = nn.ModuleList(Stage(config, stage, rates) for stage, rates in enumerate(drops))
         self.norm = nn.LayerNorm(config.feature_width, eps=config.last_norm_eps or config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
-        self.head = nn.Linear(config.feature_width, config.num_classes) if config.num_classes else None
+        self.head: nn.Linear | None = nn.Linear(config.feature_width, config.num_classes) if config.num_classes else None
 
     def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """Logits (B, classes) of normalised images; without a head (`num_classes` 0) the features."""
@@ -135,3 +134,12 @@ def over_channels(norm: nn.LayerNorm, x_BCHW: Tensor) -> Tensor:
     """A LayerNorm over the channels of each cell."""
     normal_BCHW: Tensor = norm(x_BCHW.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
     return normal_BCHW
+
+
+FAMILY = Family(
+    model=ConvNeXt,
+    initialise=init_convnext,
+    layers=(r"stages\.(\d+)\.blocks\.(\d+)\.", r"stages\.(\d+)\.halved\."),
+    hidden=(r"stages\.\d+\.blocks\.\d+\.(?:attention|mlp)\.",),
+    sharded=(Block,),
+)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitlab.models.init import Draw, zero
+from vitlab.models.model import Draw, zero
 
 
 class Detections(NamedTuple):

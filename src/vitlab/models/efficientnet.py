@@ -16,10 +16,9 @@ from torch.utils.checkpoint import checkpoint
 from vitlab.config.efficientnet import EfficientNetConfig, MbStage, Padding
 from vitlab.errors import ConfigError
 from vitlab.models.batch_norm import BatchNorm, init_batch_norm, once
-from vitlab.models.init import Draw, init_head, zero
+from vitlab.models.model import Draw, Family, Model, init_head, zero
 from vitlab.models.record import Record
 from vitlab.models.resnet import conv_same
-from vitlab.models.timm_methods import TimmMethods
 from vitlab.models.vit import residual_branch
 
 
@@ -88,12 +87,12 @@ class Unit(nn.Module):
         return x_BCHW + residual_branch(y_BCHW, None, self.drop if self.training else 0.0) if self.adds else y_BCHW
 
 
-class EfficientNet(TimmMethods):
+class EfficientNet(Model):
     """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the size it was built for."""
 
     def __init__(self, config: EfficientNetConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config: EfficientNetConfig = config
         self.recompute = False
         self.stem = Conv(config.channels, config.stem_width, 3, stride=2, padding=config.padding)
         self.stem_norm = _norm(config, config.stem_width)
@@ -108,7 +107,7 @@ class EfficientNet(TimmMethods):
         self.last = Conv(inputs, config.head_width, 1)
         self.last_norm = _norm(config, config.head_width)
         self.dropout = nn.Dropout(config.dropout)
-        self.head = nn.Linear(config.head_width, config.num_classes) if config.num_classes else None
+        self.head: nn.Linear | None = nn.Linear(config.head_width, config.num_classes) if config.num_classes else None
 
     def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """Logits (B, classes) of normalised images; without a head (`num_classes` 0) the features."""
@@ -159,3 +158,12 @@ def init_efficientnet(model: EfficientNet, draw: Draw) -> None:
 
 def _norm(config: EfficientNetConfig, channels: int) -> BatchNorm:
     return BatchNorm(channels, eps=config.norm_eps, momentum=config.momentum)
+
+
+FAMILY = Family(
+    model=EfficientNet,
+    initialise=init_efficientnet,
+    layers=(r"stages\.(\d+)\.",),
+    hidden=(),
+    sharded=(Unit,),
+)

@@ -1,147 +1,36 @@
-"""Every architecture family as one row, and the factory: from a config to a model.
+"""From a config to its model: the row of every architecture family, and the factory.
 
-To add an architecture, write its config (`vitlab/config/x.py`, no torch) and its model (`vitlab/models/x.py`), then add the config
-to `vitlab.config.model.ModelConfig` and a row here. A model is an `nn.Module` with:
-
-- `model(images_BCHW, record=None)`: logits (B, classes), or features if `num_classes` is 0; a segmenter's are (B, classes, H, W),
-  and a grid detector gives boxes and logits (B, cells, 4 + classes);
-- `model.features(images_BCHW, record=None)`: what the head sees, (B, feature_width);
-- `model.config`, `model.head` (None without classes), and `model.recompute` (activation checkpointing; a ViT's encoder has it).
-
-`tests/models/test_contract.py` checks this for every family.
+To add an architecture, write its config (`vitlab/config/x.py`, no torch; `vitlab.config.model` says what it has) and, in a file of
+the same name, its model and its row (`vitlab/models/x.py`; `vitlab.models.model` says what they have). Then add the config to
+`vitlab.config.model.ModelConfig`, which lists all families.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
+from importlib import import_module
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from vitlab.config.convnext import ConvNeXtConfig
-from vitlab.config.efficientnet import EfficientNetConfig
-from vitlab.config.grid_detector import GridDetectorConfig
-from vitlab.config.model import ModelConfig
-from vitlab.config.recurrent import RecurrentConfig
-from vitlab.config.resnet import ResNetConfig
-from vitlab.config.segmenter import SegmenterConfig
-from vitlab.config.swin import SwinConfig
-from vitlab.config.vit import ViTConfig
-from vitlab.models import convnext, efficientnet, recurrent, resnet, stems, swin, vit
-from vitlab.models.convnext import ConvNeXt, init_convnext
-from vitlab.models.efficientnet import EfficientNet, init_efficientnet
-from vitlab.models.grid_detector import GridDetector, init_grid_detector
-from vitlab.models.init import Draw
-from vitlab.models.recurrent import Recurrent, init_recurrent
-from vitlab.models.resnet import ResNet, init_resnet
-from vitlab.models.segmenter import Segmenter, init_segmenter
-from vitlab.models.swin import Swin, fit_windows, init_swin
-from vitlab.models.vit import ViT, init_vit
-
-Model = ViT | ResNet | Swin | ConvNeXt | EfficientNet | Recurrent | Segmenter | GridDetector
+from vitlab.config.model import MODEL_CONFIGS, ModelConfig
+from vitlab.models.model import Draw, Family, Model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """An architecture: its config class, its model class, and what building and training need to know of it.
-
-    `initialise` gives every parameter its initial value. `refit` fits a state dict in place from one config to another, if weights
-    depend on the image size, and returns notes. `layers` are patterns of the names of parameters inside a layer: the
-    groups are the layer's numbers, which count up from the images to the head; a parameter that matches a shorter pattern, such as
-    a stage's downsampling, belongs to the first layer of its stage. `hidden` are patterns of the names of weights between input and
-    output, which Muon updates; AdamW updates all others. `sharded` are the modules that FSDP gathers one at a time.
-    """
-
-    config: type[ModelConfig]
-    model: Callable[[Any], Model]
-    initialise: Callable[[Any, Draw], None]
-    layers: tuple[str, ...]
-    hidden: tuple[str, ...]
-    sharded: tuple[type[nn.Module], ...]
-    refit: Callable[[dict[str, Tensor], Any, Any], list[str]] | None = None
+def _row(config: type[ModelConfig]) -> Family:
+    """`FAMILY` of the file in models/ that is called as the config's file in config/."""
+    family = import_module(config.__module__.replace(".config.", ".models.")).FAMILY
+    assert isinstance(family, Family)
+    return family
 
 
-_STAGED = (r"stages\.\d+\.blocks\.\d+\.(?:attention|mlp)\.",)
-_ON_BACKBONE = (
-    r"backbone\.encoder\.blocks\.(\d+)\.",
-    r"backbone\.position\.bias(?:_mlps)?\.(\d+)",
-    r"backbone\.stages\.(\d+)\.",
-)
-FAMILIES = (
-    Family(
-        config=ViTConfig,
-        model=ViT,
-        initialise=init_vit,
-        layers=(r"encoder\.blocks\.(\d+)\.", r"position\.bias\.(\d+)", r"position\.bias_mlps\.(\d+)\."),
-        hidden=(r"encoder\.blocks\.", r"early\.stages\.(?!0\.0\.)"),
-        sharded=(vit.Block, stems.Unit),
-    ),
-    Family(
-        config=ResNetConfig,
-        model=ResNet,
-        initialise=init_resnet,
-        layers=(r"stages\.(\d+)\.",),
-        hidden=(),
-        sharded=(resnet.Unit,),
-    ),
-    Family(
-        config=SwinConfig,
-        model=Swin,
-        initialise=init_swin,
-        layers=(r"stages\.(\d+)\.blocks\.(\d+)\.", r"stages\.(\d+)\.merge\."),
-        hidden=_STAGED,
-        sharded=(swin.Block,),
-        refit=fit_windows,
-    ),
-    Family(
-        config=ConvNeXtConfig,
-        model=ConvNeXt,
-        initialise=init_convnext,
-        layers=(r"stages\.(\d+)\.blocks\.(\d+)\.", r"stages\.(\d+)\.halved\."),
-        hidden=_STAGED,
-        sharded=(convnext.Block,),
-    ),
-    Family(
-        config=EfficientNetConfig,
-        model=EfficientNet,
-        initialise=init_efficientnet,
-        layers=(r"stages\.(\d+)\.",),
-        hidden=(),
-        sharded=(efficientnet.Unit,),
-    ),
-    Family(
-        config=RecurrentConfig,
-        model=Recurrent,
-        initialise=init_recurrent,
-        layers=(r"layers\.(\d+)\.",),
-        hidden=(),
-        sharded=(recurrent.Layer,),
-    ),
-    Family(
-        config=SegmenterConfig,
-        model=Segmenter,
-        initialise=init_segmenter,
-        layers=_ON_BACKBONE,
-        hidden=(r"backbone\.encoder\.blocks\.", r"backbone\.stages\.\d+\.blocks\.\d+\.(?:attention|mlp)\.", r"head\.blocks\."),
-        sharded=(vit.Block, swin.Block, convnext.Block, stems.Unit),
-    ),
-    Family(
-        config=GridDetectorConfig,
-        model=GridDetector,
-        initialise=init_grid_detector,
-        layers=_ON_BACKBONE,
-        hidden=(r"backbone\.encoder\.blocks\.", r"backbone\.stages\.\d+\.blocks\.\d+\.(?:attention|mlp)\."),
-        sharded=(vit.Block, swin.Block, convnext.Block, stems.Unit),
-    ),
-)
+FAMILIES: dict[type[ModelConfig], Family] = {config: _row(config) for config in MODEL_CONFIGS}
 
 
 def family_of(config: ModelConfig) -> Family:
     """The row of a config."""
-    return next(family for family in FAMILIES if family.config is type(config))
+    return FAMILIES[type(config)]
 
 
 def build(config: ModelConfig, *, seed: int = 0, device: str | torch.device | None = None) -> Model:

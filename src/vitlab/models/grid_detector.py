@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from vitlab.config.grid_detector import NORM_GROUPS, GridDetectorConfig
 from vitlab.errors import ConfigError
-from vitlab.models.backbone import GridModel, init_backbone
-from vitlab.models.init import Draw, init_norm, zero
+from vitlab.models.backbone import HIDDEN, LAYERS, SHARDED, GridModel, init_backbone
+from vitlab.models.model import Draw, Family, init_norm, zero
 from vitlab.models.record import Record
 
 _FARTHEST = 8.0  # of the logarithm of a distance in cells: no edge is e^8 cells away
@@ -65,8 +65,8 @@ class GridDetector(GridModel):
 
     def __init__(self, config: GridDetectorConfig) -> None:
         super().__init__(config.backbone, config.chosen)
-        self.config = config
-        self.head = GridHead(config)
+        self.config: GridDetectorConfig = config
+        self.head: GridHead = GridHead(config)
 
     def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """The box and the class logits of each cell, (B, N, 4 + C)."""
@@ -116,3 +116,12 @@ def init_grid_detector(model: GridDetector, draw: Draw) -> None:
         draw.normal(layer.weight, 0.01)
         assert layer.bias is not None
         layer.bias.fill_(bias)
+
+
+FAMILY = Family(
+    model=GridDetector,
+    initialise=init_grid_detector,
+    layers=LAYERS,
+    hidden=HIDDEN,
+    sharded=SHARDED,
+)

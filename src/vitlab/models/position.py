@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vitlab.config.vit import PositionResize, ViTConfig
 from vitlab.config.vit_parts import Rotary
 from vitlab.errors import ConfigError
-from vitlab.models.init import Draw
+from vitlab.models.model import Draw
 
 Grid = tuple[int, int]
 

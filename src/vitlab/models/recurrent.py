@@ -13,9 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.errors import ConfigError
-from vitlab.models.init import Draw, init_head, init_norm, zero
+from vitlab.models.model import Draw, Family, Model, init_head, init_norm, zero
 from vitlab.models.record import Record
-from vitlab.models.timm_methods import TimmMethods
 from vitlab.models.vit import PatchEmbedding
 
 
@@ -40,18 +39,18 @@ class Layer(nn.Module):
         return torch.rnn_tanh(x_BND, zero_1BD, weights, True, 1, 0.0, self.training, False, True)[0]
 
 
-class Recurrent(TimmMethods):
+class Recurrent(Model):
     """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the size it was built for."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config: RecurrentConfig = config
         self.recompute = False
         self.patches = PatchEmbedding(config.channels, config.width, config.patch_size, pad=True)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.depth))
         self.dropout = nn.Dropout(config.dropout)
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.head = nn.Linear(config.width, config.num_classes) if config.num_classes else None
+        self.head: nn.Linear | None = nn.Linear(config.width, config.num_classes) if config.num_classes else None
 
     def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """Logits (B, classes) of normalised images; without a head (`num_classes` 0) the features."""
@@ -103,3 +102,12 @@ def init_recurrent(model: Recurrent, draw: Draw) -> None:
             if layer.cell == "lstm":
                 layer.input.bias[width : 2 * width].fill_(1)  # Jozefowicz et al. 2015
     init_head(model.head, model.config.head_bias)
+
+
+FAMILY = Family(
+    model=Recurrent,
+    initialise=init_recurrent,
+    layers=(r"layers\.(\d+)\.",),
+    hidden=(),
+    sharded=(Layer,),
+)

@@ -19,9 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.stems import Standardise
 from vitlab.errors import ConfigError
-from vitlab.models.init import Draw, init_head, init_norm
+from vitlab.models.model import Draw, Family, Model, init_head, init_norm
 from vitlab.models.record import Record
-from vitlab.models.timm_methods import TimmMethods
 
 Padding = Literal["same", "half"]
 
@@ -147,12 +146,12 @@ class Unit(nn.Module):
         return shortcut_BCHW + y_BCHW
 
 
-class ResNet(TimmMethods):
+class ResNet(Model):
     """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the size it was built for."""
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config: ResNetConfig = config
         self.recompute = False
         inputs = config.root_width * config.width_factor
         self.root = _conv(config, config.channels, inputs, 7, stride=2)
@@ -166,7 +165,7 @@ class ResNet(TimmMethods):
                 inputs = outputs
             self.stages.append(nn.Sequential(*layers))
         self.norm = _norm(config, inputs)
-        self.head = nn.Linear(inputs, config.num_classes) if config.num_classes else None
+        self.head: nn.Linear | None = nn.Linear(inputs, config.num_classes) if config.num_classes else None
 
     def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """Logits (B, classes) of normalised images; without a head (`num_classes` 0) the features."""
@@ -229,3 +228,12 @@ def _conv(config: ResNetConfig, inputs: int, outputs: int, kernel: int, *, strid
 
 def _norm(config: ResNetConfig, channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(config.groups, channels, eps=config.norm_eps)
+
+
+FAMILY = Family(
+    model=ResNet,
+    initialise=init_resnet,
+    layers=(r"stages\.(\d+)\.",),
+    hidden=(),
+    sharded=(Unit,),
+)

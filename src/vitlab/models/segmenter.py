@@ -17,8 +17,8 @@ from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.vit import PROFILES, ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.models.attention_variants import AttentionContext
-from vitlab.models.backbone import GridModel, init_backbone
-from vitlab.models.init import Draw, init_head, init_norm, zero
+from vitlab.models.backbone import HIDDEN, LAYERS, SHARDED, GridModel, init_backbone
+from vitlab.models.model import Draw, Family, init_head, init_norm, zero
 from vitlab.models.record import Record
 from vitlab.models.vit import Attention, Block, Mlp
 
@@ -64,7 +64,7 @@ class Segmenter(GridModel):
 
     def __init__(self, config: SegmenterConfig) -> None:
         super().__init__(config.backbone, config.chosen)
-        self.config = config
+        self.config: SegmenterConfig = config
         linear = config.decoder == "linear"
         self.head: nn.Linear | MaskTransformer = (
             nn.Linear(config.feature_width, config.num_classes) if linear else MaskTransformer(config)
@@ -122,3 +122,12 @@ def _init_decoder(decoder: MaskTransformer, draw: Draw) -> None:
     width = decoder.class_tokens.shape[-1]
     for matrix in (decoder.patch_map.weight, decoder.class_map.weight):
         draw.normal(matrix, width**-0.5)
+
+
+FAMILY = Family(
+    model=Segmenter,
+    initialise=init_segmenter,
+    layers=LAYERS,
+    hidden=(*HIDDEN, r"head\.blocks\."),
+    sharded=SHARDED,
+)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitlab.config.stems import ConvStem, ResNetStem
 from vitlab.config.vit import Gelu
 from vitlab.models.batch_norm import BatchNorm, init_batch_norm
-from vitlab.models.init import Draw, init_norm
+from vitlab.models.model import Draw, init_norm
 from vitlab.models.resnet import StandardisedConv, max_pool, pad_same
 
 _MOMENTUM = 0.1  # of BatchNorm, torch's default

@@ -13,9 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from vitlab.config.swin import SwinConfig
 from vitlab.errors import ConfigError
-from vitlab.models.init import Draw, init_head, init_norm, zero
+from vitlab.models.model import Draw, Family, Model, init_head, init_norm, zero
 from vitlab.models.record import Record
-from vitlab.models.timm_methods import TimmMethods
 from vitlab.models.vit import Mlp, PatchEmbedding, drop_path_rates, residual_branch
 
 Pair = tuple[int, int]
@@ -127,12 +126,12 @@ class Stage(nn.Module):
         return z_BGJD
 
 
-class Swin(TimmMethods):
+class Swin(Model):
     """Normalised images (B, C, H, W) of any size to logits (B, classes); `config.image_size` is the size it was built for."""
 
     def __init__(self, config: SwinConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config: SwinConfig = config
         self.recompute = False
         self.patches = PatchEmbedding(config.channels, config.width, config.patch_size, pad=True)
         self.patch_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
@@ -140,7 +139,7 @@ class Swin(TimmMethods):
         drops = drop_path_rates(config.drop_path, config.depths)
         self.stages = nn.ModuleList(Stage(config, stage, rates) for stage, rates in enumerate(drops))
         self.norm = nn.LayerNorm(config.feature_width, eps=config.norm_eps)
-        self.head = nn.Linear(config.feature_width, config.num_classes) if config.num_classes else None
+        self.head: nn.Linear | None = nn.Linear(config.feature_width, config.num_classes) if config.num_classes else None
 
     def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
         """Logits (B, classes) of normalised images; without a head (`num_classes` 0) the features."""
@@ -256,3 +255,13 @@ def unwindowed(x_BWND: Tensor, window: Pair, grid: Pair) -> Tensor:
 
 def _rolled(x_BGJD: Tensor, shift: Pair) -> Tensor:
     return torch.roll(x_BGJD, shifts=shift, dims=(1, 2)) if any(shift) else x_BGJD
+
+
+FAMILY = Family(
+    model=Swin,
+    initialise=init_swin,
+    layers=(r"stages\.(\d+)\.blocks\.(\d+)\.", r"stages\.(\d+)\.merge\."),
+    hidden=(r"stages\.\d+\.blocks\.\d+\.(?:attention|mlp)\.",),
+    sharded=(Block,),
+    refit=fit_windows,
+)

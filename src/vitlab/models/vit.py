@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from vitlab.config.vit import Gelu, ViTConfig
 from vitlab.config.vit_parts import FeedForward
 from vitlab.errors import ConfigError
+from vitlab.models import stems
 from vitlab.models.attention_variants import (
     AttentionCapture,
     AttentionContext,
@@ -34,12 +35,11 @@ from vitlab.models.attention_variants import (
     relative_logits,
 )
 from vitlab.models.detection import DetectionHead, Detections, init_detection
-from vitlab.models.init import Draw, init_head, init_norm, zero
 from vitlab.models.mlp_variants import MlpVariant, gelu, make_norm
+from vitlab.models.model import Draw, Family, Model, init_head, init_norm, zero
 from vitlab.models.position import BiasMlp, Grid, Positions, init_frequencies
 from vitlab.models.record import Record
 from vitlab.models.stems import ConvolutionalStem, ResNetBody, init_stem
-from vitlab.models.timm_methods import TimmMethods
 
 
 def patchify(images_BCHW: Tensor, patch_size: tuple[int, int]) -> Tensor:
@@ -345,7 +345,7 @@ class AttentionPool(nn.Module):
         return y_BD
 
 
-class ViT(TimmMethods):
+class ViT(Model):
     """Normalised images (B, C, H, W) to logits (B, classes); a hybrid when `config.stem` puts a ResNet before the patches."""
 
     def forward(self, images_BCHW: Tensor, record: Record | None = None) -> Tensor:
@@ -420,7 +420,7 @@ class ViT(TimmMethods):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config: ViTConfig = config
         self.skip_unused_tokens = False  # True: the last layer leaves out the tokens nobody reads; the same numbers to rounding
         self.any_size = config.dynamic_size  # also True during progressive resizing
         self.stem = None if config.stem is None else ResNetBody(config.stem, config.channels)
@@ -443,8 +443,17 @@ class ViT(TimmMethods):
         self.representation = nn.Linear(config.width, config.representation_width) if config.representation_width else None
         self.projection = nn.Linear(config.pooled_width, config.projection_width, bias=False) if config.projection_width else None
         self.detection = DetectionHead(config.width, config.detection_classes) if config.detection_classes else None
-        self.head = nn.Linear(config.feature_width, config.num_classes) if config.num_classes else None
+        self.head: nn.Linear | None = nn.Linear(config.feature_width, config.num_classes) if config.num_classes else None
         self.distill_head = nn.Linear(config.width, config.num_classes) if config.distill_token and config.num_classes else None
+
+    @property
+    def recompute(self) -> bool:
+        """Whether the backward pass computes the activations of each layer again (activation checkpointing)."""
+        return self.encoder.recompute
+
+    @recompute.setter
+    def recompute(self, value: bool) -> None:
+        self.encoder.recompute = value
 
     def detect(self, images_BCHW: Tensor, record: Record | None = None) -> Detections:
         """What each register token detects: logits of its class (B, Q, C) and a box (B, Q, 4)."""
@@ -579,3 +588,12 @@ def _init_module(module: nn.Module, draw: Draw) -> None:
 
 def _tokens(config: ViTConfig, count: int) -> nn.Parameter | None:
     return nn.Parameter(torch.empty(1, count, config.width)) if count else None
+
+
+FAMILY = Family(
+    model=ViT,
+    initialise=init_vit,
+    layers=(r"encoder\.blocks\.(\d+)\.", r"position\.bias\.(\d+)", r"position\.bias_mlps\.(\d+)\."),
+    hidden=(r"encoder\.blocks\.", r"early\.stages\.(?!0\.0\.)"),
+    sharded=(Block, stems.Unit),
+)

@@ -55,7 +55,7 @@ from vitlab.io.display import ProgressCallback, silent
 from vitlab.models import Record, build
 from vitlab.models.attention_variants import AttentionContext
 from vitlab.models.cost import cost
-from vitlab.models.families import Model
+from vitlab.models.model import Model
 from vitlab.models.position import resize_grid
 from vitlab.models.vit import Block, ViT, patchify
 from vitlab.training.plan import this_machine

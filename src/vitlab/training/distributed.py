@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 _TIMEOUT = 60.0  # seconds after which a rank that does not answer is missing, if a run does not say otherwise
 _DISK_TIMEOUT = timedelta(minutes=20)  # a rank that writes or reads gigabytes may take this long
-_SHARDED = tuple(layer for family in FAMILIES for layer in family.sharded)
+_SHARDED = tuple(layer for family in FAMILIES.values() for layer in family.sharded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vitlab.config.evaluation import ProbeConfig
 from vitlab.evaluation.features import Features
 from vitlab.evaluation.frozen import Linear, choose_strength, fit, select
-from vitlab.models.families import Model
+from vitlab.models.model import Model
 from vitlab.models.vit import ViT
 
 _SEARCH = ProbeConfig(l2_low=1e-2, l2_high=1e4, per_decade=2, tolerance=1e-4, most_steps=500)

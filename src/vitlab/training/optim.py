@@ -13,7 +13,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
 from vitlab.errors import ConfigError
 from vitlab.models.device import has_fast_bfloat16
-from vitlab.models.families import Model, is_hidden, layer_ids
+from vitlab.models.families import is_hidden, layer_ids
+from vitlab.models.model import Model
 from vitlab.training.lora import is_factor
 
 _INSIDE = ("vit", "segmenter")  # where the model itself is inside a module that only training needs

@@ -103,7 +103,7 @@ def rehearse(run: RunConfig, *, ranks: int) -> Rehearsed:
     model = build_on_meta(run.model)
     if isinstance(model, ViT):
         model.skip_unused_tokens = True
-    (model.encoder if isinstance(model, ViT) else model).recompute = run.train.recompute
+    model.recompute = run.train.recompute
     freeze(model, run.train)
     with simulated_ranks(ranks):
         shard(model, run.train.precision, World(ranks=ranks))

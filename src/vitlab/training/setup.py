@@ -35,9 +35,10 @@ from vitlab.errors import ConfigError, TrainingError
 from vitlab.io.machine import REMEDY
 from vitlab.models.backbone import GridModel
 from vitlab.models.device import announces_amx, bfloat16_trouble
-from vitlab.models.families import Model, build, build_on_meta
+from vitlab.models.families import build, build_on_meta
 from vitlab.models.flexible import FlexibleSegmenter, FlexibleViT
 from vitlab.models.masked import MaskedViT
+from vitlab.models.model import Model
 from vitlab.models.objects import TokenObjects
 from vitlab.models.packing import PackedViT
 from vitlab.models.segmenter import Segmenter
@@ -112,7 +113,7 @@ def create_state(
     if isinstance(core, ViT):
         core.skip_unused_tokens = True  # outputs that nobody reads need no gradient
         core.any_size = core.any_size or bool(run.train.progressive_resizing)
-    (core.encoder if isinstance(core, ViT) else core).recompute = run.train.recompute
+    core.recompute = run.train.recompute
     unwrapped = _with_training_weights(core, run, snapshot).to(place)
     freeze(unwrapped, run.train)
     unwrapped.train()

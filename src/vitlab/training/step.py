@@ -26,7 +26,7 @@ from vitlab.data.sampler import Share
 from vitlab.errors import TrainingError
 from vitlab.io.memory import is_out_of_memory
 from vitlab.models.batch_norm import BatchNorm
-from vitlab.models.families import Model
+from vitlab.models.model import Model
 from vitlab.training.distributed import World, gradient_sync, is_sharded, rows_to_write
 from vitlab.training.events import Skipped, Stepped
 from vitlab.training.lora import lora_state, merged_state
