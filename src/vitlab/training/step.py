@@ -24,7 +24,7 @@ from vitlab.config.train import Average, scale_at, scaled
 from vitlab.data.batch import Batch
 from vitlab.data.sampler import Share
 from vitlab.errors import TrainingError
-from vitlab.io.memory import is_out_of_memory
+from vitlab.io.machine import is_out_of_memory
 from vitlab.models.batch_norm import BatchNorm
 from vitlab.models.model import Model
 from vitlab.training.distributed import World, gradient_sync, is_sharded, rows_to_write
