@@ -941,7 +941,7 @@ def serve(
 
     for package in ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client"):
         optional_import(package, purpose="servers")
-    from vitlab.serving.config import ServeConfig, bind, read_keys
+    from vitlab.serving.config import ServeConfig, read_keys
 
     config = ServeConfig(
         host=host,
@@ -962,7 +962,7 @@ def serve(
     )
     bound = supervised = None
     if restart:  # before torch is imported: a process with its threads must not fork
-        from vitlab.serving.supervisor import supervise
+        from vitlab.serving.port import bind, supervise
 
         bound = bind(config.host, config.port)
         supervised = supervise(bound)

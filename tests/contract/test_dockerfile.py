@@ -11,8 +11,7 @@ from vitlab.cli.options import parse
 from vitlab.serving.app import create_app
 from vitlab.serving.config import ServeConfig
 from vitlab.serving.models import Models
-from vitlab.serving.monitoring import Metrics
-from vitlab.serving.service import Service
+from vitlab.serving.service import Metrics, Service
 
 
 def test_the_dockerfile_is_short_without_rights_and_starts_the_server(checkout: Path) -> None:

@@ -14,8 +14,8 @@ from tests import processes
 from tests.serving.small import LIMIT, ask, photo, serving
 from vitlab.inference.backends import Pixels
 from vitlab.inference.engine import Engine
-from vitlab.serving.batching import Batcher
 from vitlab.serving.config import ServeConfig
+from vitlab.serving.models import Batcher
 from vitlab.serving.server import Server
 
 

@@ -17,7 +17,7 @@ from tests.inference import small
 from tests.serving.small import Reply, ask, form, photo, serving
 from vitlab.serving.app import OPTIONS, create_app
 from vitlab.serving.config import ServeConfig
-from vitlab.serving.refusals import CODES
+from vitlab.serving.requests import CODES
 from vitlab.serving.server import Server
 
 KEY = "a-key-of-this-test-0123456789"

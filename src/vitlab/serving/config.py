@@ -1,16 +1,12 @@
-"""Settings of the server (where it listens, how it batches, what it refuses), and the port that it listens on."""
+"""Settings of the server: where it listens, how it batches, what it refuses."""
 
 from __future__ import annotations
 
-import errno
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitlab.errors import ConfigError, at_least
 from vitlab.io.files import read_bytes
-
-_BACKLOG = 2048  # connections that wait to be accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,37 +62,3 @@ def read_keys(path: Path) -> tuple[str, ...]:
     if not keys:
         raise ConfigError(f"{path} holds no API key", hint="write one per line, of at least 16 characters")
     return keys
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A socket of that address, which does not listen yet; ConfigError if it cannot be had."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"host={host!r} is not an address of this machine", hint="127.0.0.1, or 0.0.0.0 for everybody") from error
-    found = socket.socket(family, kind, protocol)
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-    except OSError as error:
-        found.close()
-        raise _refused(host, port, error) from error
-    return found
-
-
-def listen(bound: socket.socket, config: ServeConfig) -> None:
-    """Accept connections from now on."""
-    try:
-        bound.listen(_BACKLOG)
-    except OSError as error:
-        raise _refused(config.host, config.port, error) from error
-
-
-def _refused(host: str, port: int, error: OSError) -> ConfigError:
-    if error.errno == errno.EADDRINUSE:
-        return ConfigError(f"port {port} of {host} is taken", hint="another `port`, or 0 for any that is free")
-    if error.errno == errno.EACCES:
-        return ConfigError(f"port {port} needs more rights", hint="use a `port` from 1024 on")
-    if error.errno == errno.EADDRNOTAVAIL:
-        return ConfigError(f"host={host!r} is not an address of this machine", hint="127.0.0.1, or 0.0.0.0 for everybody")
-    return ConfigError(f"port {port} of {host} cannot be used: {error.strerror}")

@@ -33,11 +33,11 @@ from vitlab.config.evaluation import BackendName
 from vitlab.errors import ConfigError, UsageError, VitlabError
 from vitlab.io.display import Facts
 from vitlab.serving.app import create_app
-from vitlab.serving.config import ServeConfig, bind, listen
+from vitlab.serving.config import ServeConfig
 from vitlab.serving.models import Models, Running, ServedModel, Source
-from vitlab.serving.monitoring import Log, Metrics
-from vitlab.serving.refusals import CODES, RETRY_AFTER
-from vitlab.serving.service import Service
+from vitlab.serving.port import bind, listen
+from vitlab.serving.requests import CODES, RETRY_AFTER
+from vitlab.serving.service import Log, Metrics, Service
 
 T = TypeVar("T")
 _KEEP_ALIVE = 75  # seconds that a connection may be idle: longer than proxies keep theirs, so that none sends into a closing one
@@ -83,7 +83,7 @@ class Server:
             backend=backend,
             device=device,
             merge=merge,
-            metrics=self.metrics,
+            count_batches=self.metrics.count_batches,
             notify=self.log.note,
             on_death=self._died,
         )
