@@ -1398,8 +1398,7 @@ def explore(
     from vitlab.inference.search_index import Index
     from vitlab.inference.writing import all_images
     from vitlab.interpretation.figures import spread
-    from vitlab.reports.explorer import builtin_images, write_explorer
-    from vitlab.reports.neighbours import Neighbourhood
+    from vitlab.reports.explorer import Neighbourhood, builtin_images, write_explorer
 
     _at_least("count", count, 1)
     path = Path(out)

@@ -55,8 +55,7 @@ from vitlab.io.array_pack import pack_arrays
 from vitlab.io.display import json_text
 from vitlab.io.text import printable
 from vitlab.models.vit import ViT
-from vitlab.reports.explorer import BUILTIN, answer_facts, image_bytes, model_bytes, page_files, served_page
-from vitlab.reports.neighbours import Neighbourhood
+from vitlab.reports.explorer import BUILTIN, Neighbourhood, answer_facts, image_bytes, model_bytes, page_files, served_page
 from vitlab.serving import requests as read
 from vitlab.serving.config import ServeConfig
 from vitlab.serving.models import Answer, ServedModel
