@@ -54,8 +54,7 @@ from vitlab.io.display import silent  # noqa: E402
 from vitlab.studies.config import NoisyStudent, NoisyStudentConfig  # noqa: E402
 from vitlab.studies.noisy_student import noisy_student  # noqa: E402
 from vitlab.studies.protocol import evaluate_finetuned  # noqa: E402
-from vitlab.studies.runner import Job  # noqa: E402
-from vitlab.studies.study import Study, Verdict, run_study  # noqa: E402
+from vitlab.studies.study import Job, Study, Verdict, run_study  # noqa: E402
 from vitlab.training import train  # noqa: E402
 from vitlab.training.checkpointing import read_snapshot  # noqa: E402
 from vitlab.training.events import Stepped  # noqa: E402

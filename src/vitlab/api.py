@@ -846,7 +846,7 @@ def bench(
     names = None if backend is None else tuple(backend.split(",") if isinstance(backend, str) else backend)
     patch = None if patch_size is None else pair("patch_size", patch_size)
     if patch_sizes is not None or merges is not None:
-        from vitlab.studies.budgets import bench_budgets, budgets_of
+        from vitlab.studies.compare import bench_budgets, budgets_of
 
         _refuse_given("is not for `patch_sizes` and `merges`, which run in torch", backend=backend, merge=merge or None)
         sizes = () if patch_sizes is None else _sizes_of("patch_sizes", patch_sizes)

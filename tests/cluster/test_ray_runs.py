@@ -16,7 +16,7 @@ from vitlab.checkpoints import load
 from vitlab.checkpoints.native import tensors_digest
 from vitlab.config.cluster import RayConfig
 from vitlab.config.serialize import Json
-from vitlab.studies.runner import Done, Job, JobProgress, run_jobs
+from vitlab.studies.study import Done, Job, JobProgress, run_jobs
 from vitlab.training.control import Control
 from vitlab.training.sweep import SweepFinished, TrialFinished, sweep
 

@@ -32,7 +32,8 @@ from vitlab.config.paper_tables import (
 )
 from vitlab.errors import UsageError
 from vitlab.models.cost import cost
-from vitlab.studies.paper import ITEMS, Item, Measured, PaperItem, item_called, vit_compute_at
+from vitlab.studies.paper import ITEMS, Item, PaperItem, item_called
+from vitlab.studies.paper_rows import Measured, vit_compute_at
 
 NAMES = [item.name for item in ITEMS]
 WITH_ROWS = [item for item in ITEMS if item.rows is not None]

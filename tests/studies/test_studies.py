@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests import processes
-from tests.studies.test_packs import write_data
-from tests.studies.test_runner import jobs as small_jobs
+from tests.studies.test_protocol import write_data
+from tests.studies.test_study import jobs as small_jobs
 from vitlab.cli.main import main
 from vitlab.config.paper_tables import TABLE_8
 from vitlab.config.serialize import Json
@@ -22,11 +22,9 @@ from vitlab.io.display import silent
 from vitlab.models.cost import cost
 from vitlab.studies import ablations
 from vitlab.studies.ablations import BASE, CELLS, VARIANTS, optimizer, positions, self_supervision, shape
-from vitlab.studies.packs import PackPlan
-from vitlab.studies.protocol import MODELS, StudyPlan
-from vitlab.studies.runner import Job
+from vitlab.studies.protocol import MODELS, PackPlan, StudyPlan
 from vitlab.studies.scaling import ScalingPlan, scaling
-from vitlab.studies.study import Study, Verdict, run_study
+from vitlab.studies.study import Job, Study, Verdict, run_study
 from vitlab.studies.transfer import transfer
 
 Accuracy = Callable[[Job], float]

@@ -18,11 +18,11 @@ from vitlab.interpretation.drawing import DotRow, Panel, Style, draw_dots
 from vitlab.io.display import ProgressCallback, silent
 from vitlab.models.cost import cost
 from vitlab.studies.fits import difference, percent
-from vitlab.studies.packs import StudyImages, prepare
 from vitlab.studies.protocol import (
     BATCH,
     LEARNING_RATES,
     SHOTS,
+    StudyImages,
     StudyPlan,
     accuracy_of,
     config_of,
@@ -30,13 +30,13 @@ from vitlab.studies.protocol import (
     finetuned_job,
     finetuning,
     for_data,
+    prepare,
     pretrained_job,
     pretraining,
     seeds_panel,
     vit,
 )
-from vitlab.studies.runner import Job, counts_of
-from vitlab.studies.study import Results, Study, Verdict
+from vitlab.studies.study import Job, Results, Study, Verdict, counts_of
 
 # --- position embeddings ------------------------------------------------------------------------------------------------------
 # Table 8 of the paper in miniature: every position embedding at every place in a ViT, all trained alike.

@@ -36,8 +36,19 @@ from vitlab.recipes.table import recipe
 from vitlab.reports.content import Comparison, percent
 from vitlab.reports.explorer import WrittenExplorer, write_explorer
 from vitlab.reports.report import WrittenReport, write_report
-from vitlab.studies.runner import Done, Job, JobProgress, counts_of, evaluate_run, on_one_core, run_jobs
-from vitlab.studies.study import Notify, accuracy_text, stop, stoppable
+from vitlab.studies.study import (
+    Done,
+    Job,
+    JobProgress,
+    Notify,
+    accuracy_text,
+    counts_of,
+    evaluate_run,
+    on_one_core,
+    run_jobs,
+    stop,
+    stoppable,
+)
 from vitlab.training.control import Control
 from vitlab.training.plan import this_machine
 

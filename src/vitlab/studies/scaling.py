@@ -20,7 +20,6 @@ from vitlab.interpretation.drawing import Axis, Line, Style, draw_lines
 from vitlab.io.display import ProgressCallback, silent
 from vitlab.models.cost import cost
 from vitlab.studies.fits import Cell, Estimate, Fit, crossing, fit, log_ratio, percent
-from vitlab.studies.packs import PackPlan, StudyImages, prepare, subset
 from vitlab.studies.protocol import (
     LEARNING_RATES,
     LIGHT,
@@ -29,7 +28,9 @@ from vitlab.studies.protocol import (
     SHOTS,
     STRONG,
     TINY,
+    PackPlan,
     Regularisation,
+    StudyImages,
     accuracy_of,
     config_of,
     family_of,
@@ -37,13 +38,14 @@ from vitlab.studies.protocol import (
     finetuned_job,
     finetuning,
     for_data,
+    prepare,
     pretrained_job,
     pretraining,
     refuse_unknown,
     seen_of,
+    subset,
 )
-from vitlab.studies.runner import Job, counts_of
-from vitlab.studies.study import Results, Study, Verdict
+from vitlab.studies.study import Job, Results, Study, Verdict, counts_of
 
 _REFERENCE = "ViT"
 

@@ -29,21 +29,22 @@ from vitlab.io.display import ProgressCallback, silent
 from vitlab.io.files import read_bytes
 from vitlab.recipes.table import recipe
 from vitlab.studies.fits import difference, percent
-from vitlab.studies.packs import StudyImages, few, prepare
 from vitlab.studies.protocol import (
     LEARNING_RATES,
     MODELS,
     SHOTS,
+    StudyImages,
     StudyPlan,
     accuracy_of,
+    few,
     few_shot_of,
     finetuned_job,
     finetuning,
+    prepare,
     pretrained_job,
     pretraining,
 )
-from vitlab.studies.runner import Counts, Job, counts_of
-from vitlab.studies.study import Notify, Results, Study, Verdict, stop, stoppable
+from vitlab.studies.study import Counts, Job, Notify, Results, Study, Verdict, counts_of, stop, stoppable
 from vitlab.training import train
 from vitlab.training.control import Control
 from vitlab.training.events import Finished, Stepped

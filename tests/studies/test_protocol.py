@@ -12,7 +12,7 @@ from vitlab.config.data import Split
 from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, DataError
-from vitlab.studies.packs import PackPlan, few, prepare, subset
+from vitlab.studies.protocol import PackPlan, few, prepare, subset
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
