@@ -17,7 +17,7 @@ from tests import processes
 from tests.reports.small import run_of, write_pack
 from vitlab.config.serialize import Json
 from vitlab.errors import TrainingError
-from vitlab.studies.runner import Counts, Done, Job, JobProgress, _child, counts_of, run_jobs
+from vitlab.studies.study import Counts, Done, Job, JobProgress, _child, counts_of, run_jobs
 from vitlab.training import train
 from vitlab.training.control import Control
 
@@ -140,8 +140,8 @@ def test_a_process_that_dies_is_reported_with_its_code(tmp_path: Path) -> None:
 PARENT = """
 import sys
 from pathlib import Path
-from tests.studies.test_runner import jobs
-from vitlab.studies.runner import JobProgress, run_jobs
+from tests.studies.test_study import jobs
+from vitlab.studies.study import JobProgress, run_jobs
 from vitlab.training import train
 from vitlab.training.control import Control
 

@@ -45,7 +45,7 @@ from vitlab.interpretation.attention import as_floats
 from vitlab.interpretation.exploration import Exploration, ModelView, explore_image, explore_model, kept_queries, patches_of
 from vitlab.interpretation.paint import Pixels
 from vitlab.interpretation.weights import principal_directions
-from vitlab.io.array_pack import pack_arrays
+from vitlab.io.arrays import pack_arrays
 from vitlab.io.atomic import write_text
 from vitlab.io.display import Block, Displayed, ProgressCallback, json_text, printable, silent
 from vitlab.models.vit import ViT

@@ -37,9 +37,7 @@ from vitlab.evaluation.segmentation import MaskScore, SegmentationEvaluation, ev
 from vitlab.inference.detections import DetectedObject, Detector, draw_boxes
 from vitlab.inference.segmentation import SegmentPredictor, backbone_of, draw_overlay
 from vitlab.io.atomic import write_text
-from vitlab.io.display import Block, Displayed
-from vitlab.io.names import printable
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import Block, Displayed, ProgressCallback, printable, silent
 from vitlab.models.cost import cost
 from vitlab.reports.charts import short
 from vitlab.reports.content import (

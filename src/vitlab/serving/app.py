@@ -4,7 +4,7 @@ The envelope gives a request its id, asks for the API key, turns every error int
 line and the counters. No traceback and no path of the server leaves the process.
 
 The page at `/` (`vitlab.reports.explorer`) has endpoints that only it uses: they answer with arrays in binary form
-(`vitlab.io.array_pack`). No image is kept: the page sends it each time.
+(`vitlab.io.arrays`). No image is kept: the page sends it each time.
 
 Axes: L layers, B batch, H heads, G x J patches down and across; of images H height, W width, C channels.
 """
@@ -51,9 +51,8 @@ from vitlab.interpretation.exploration import (
     shuffled_order,
 )
 from vitlab.interpretation.paint import overlay, png
-from vitlab.io.array_pack import pack_arrays
-from vitlab.io.display import json_text
-from vitlab.io.text import printable
+from vitlab.io.arrays import pack_arrays
+from vitlab.io.display import json_text, printable
 from vitlab.models.vit import ViT
 from vitlab.reports.explorer import BUILTIN, Neighbourhood, answer_facts, image_bytes, model_bytes, page_files, served_page
 from vitlab.serving import requests as read

@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from vitlab.config.data import DecodeLimits
 from vitlab.data.decode import format_of, read_header
 from vitlab.errors import CheckpointError, DataError, OutOfMemoryError, VitlabError, did_you_mean
-from vitlab.io.text import printable
+from vitlab.io.display import printable
 from vitlab.serving.config import ServeConfig
 
 CODES: dict[str, tuple[int, str]] = {

@@ -31,8 +31,7 @@ from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, DataError, at_least
 from vitlab.interpretation.drawing import Axis, Line, Style, draw_lines, form_of
 from vitlab.io.atomic import replacing
-from vitlab.io.display import Facts, Table
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import Facts, ProgressCallback, Table, silent
 from vitlab.models.cost import Cost, cost
 from vitlab.models.families import build
 from vitlab.models.vit import ViT

@@ -22,8 +22,7 @@ from vitlab.config.paper_tables import (
     Score,
 )
 from vitlab.errors import UsageError, did_you_mean
-from vitlab.io.display import Block, Displayed
-from vitlab.io.progress import ProgressCallback, silent
+from vitlab.io.display import Block, Displayed, ProgressCallback, silent
 from vitlab.recipes import paper as recipes
 from vitlab.studies import paper_rows
 from vitlab.studies.paper_rows import Cell, Measured, PaperRow, Rows

@@ -56,8 +56,8 @@ from vitlab.evaluation.frozen import FrozenConfig, TrainTest, draw, evaluate_fro
 from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.interpretation.drawing import Panel
 from vitlab.io.atomic import write_bytes, write_text
+from vitlab.io.display import ProgressCallback, silent
 from vitlab.io.files import read_bytes
-from vitlab.io.progress import ProgressCallback, silent
 from vitlab.recipes.rules import fitted_model, plain_preprocess
 from vitlab.studies.study import Counts, Job, counts_of
 from vitlab.training.plan import survey

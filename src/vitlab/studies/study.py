@@ -46,11 +46,9 @@ from vitlab.errors import TrainingError, VitlabError
 from vitlab.evaluation.classification import Classification
 from vitlab.evaluation.evaluation import evaluate
 from vitlab.evaluation.label_mapping import match_by_name
-from vitlab.io.atomic import write_bytes, write_text
-from vitlab.io.display import Block, Displayed, json_text
+from vitlab.io.atomic import locked, write_bytes, write_text
+from vitlab.io.display import Block, Displayed, ProgressCallback, json_text
 from vitlab.io.files import read_bytes
-from vitlab.io.lock import locked
-from vitlab.io.progress import ProgressCallback
 from vitlab.io.ray_cluster import connected, resources
 from vitlab.models.cost import cost
 from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals
