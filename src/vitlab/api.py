@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from vitlab.interpretation.config import FigureName, Form, Occluder, Overlay, Theme
     from vitlab.interpretation.figures import Figures
     from vitlab.io.display import Facts, ProgressCallback, Table
-    from vitlab.models.catalog import ModelList
+    from vitlab.models.cost import ModelList
     from vitlab.models.model import Model
     from vitlab.reports.explorer import WrittenExplorer
     from vitlab.reports.report import WrittenReport
@@ -181,7 +181,7 @@ def list_models(pattern: str = "*") -> ModelList:
     Args:
         pattern: a glob (vit*) or part of a name, vitlab's or timm's (default: all)
     """
-    from vitlab.models.catalog import ModelList, model_rows
+    from vitlab.models.cost import ModelList, model_rows
 
     return ModelList(model_rows(pattern))
 
@@ -294,7 +294,7 @@ def _described_name(
     from vitlab.config.model import variant
     from vitlab.config.serialize import to_json
     from vitlab.io.display import Facts
-    from vitlab.models.catalog import model_facts
+    from vitlab.models.cost import model_facts
 
     try:
         config = variant(name, image_size=image_size, num_classes=num_classes, channels=channels, profile=profile)
@@ -310,7 +310,7 @@ def _described_file(path: str, *, heads: int | None, grid: Size | None, profile:
     from vitlab.checkpoints import describe as describe_file
     from vitlab.config.serialize import to_json
     from vitlab.io.display import Facts
-    from vitlab.models.catalog import model_facts
+    from vitlab.models.cost import model_facts
 
     found = describe_file(path, heads=heads, grid=grid, profile=profile)
     _note_all(found.notes)

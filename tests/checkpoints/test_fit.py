@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitlab.checkpoints.fit import Wanted, fit, resize_channels
+from vitlab.checkpoints.reading import Wanted, fit, resize_channels
 from vitlab.config import Position, ResNetConfig, ViTConfig, variant
 from vitlab.config.model import ModelConfig
 from vitlab.config.vit import PositionKind, PositionPlace

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from vitlab.checkpoints import describe, load
 from vitlab.checkpoints.containers import write_safetensors
-from vitlab.checkpoints.native import HeaderFacts
-from vitlab.checkpoints.parts import Pieces, is_part, part_name, parts_in, read_weights, write_weights_part
+from vitlab.checkpoints.native import HeaderFacts, Pieces, is_part, part_name, parts_in, read_weights, write_weights_part
 from vitlab.config import Preprocess, variant
 from vitlab.errors import CheckpointError
 from vitlab.models import build

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.models.test_contract import CONFIGS, trained
-from vitlab.checkpoints.fit import Wanted, fit
+from vitlab.checkpoints.reading import Wanted, fit
 from vitlab.config import SegmenterConfig, ViTConfig
 from vitlab.models import build
 from vitlab.models.flexible import FlexibleSegmenter, FlexibleViT

@@ -43,8 +43,8 @@ from vitlab.inference.backends import INPUT, onnx_proto, quiet
 from vitlab.inference.folded import Input, Normalise, Output, OutputGraph, PlainGraph, activation_of, exportable
 from vitlab.io.machine import trouble_with
 from vitlab.io.optional import optional_import
+from vitlab.models.grid_detector import as_objects, class_scores, of_tokens
 from vitlab.models.model import Model
-from vitlab.models.objects import as_objects, class_scores, of_tokens
 from vitlab.models.position import Grid, Positions
 from vitlab.models.record import Record
 from vitlab.models.swin import FAR, Block, Merge, Stage, Swin, WindowAttention

@@ -42,7 +42,7 @@ from vitlab.inference.results import Unreadable
 from vitlab.io.display import Block, Displayed, printable
 from vitlab.io.machine import prefetched
 from vitlab.models.device import resolve_device
-from vitlab.models.objects import as_objects, class_scores, of_tokens
+from vitlab.models.grid_detector import as_objects, class_scores, of_tokens
 from vitlab.objective.losses import iou_and_giou
 from vitlab.objective.metrics import FoundBoxes
 

@@ -38,12 +38,12 @@ from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.data import Preprocess
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, choice
-from vitlab.models.mlp_variants import AnyNorm, gelu
 from vitlab.models.model import Model
 from vitlab.models.position import Rotation
 from vitlab.models.resnet import StandardisedConv, convolved, standardise
 from vitlab.models.segmenter import Segmenter
 from vitlab.models.vit import Attention, Block, Mlp, ViT, tokens_read
+from vitlab.models.vit_parts import AnyNorm, gelu
 
 Input = Literal["pixels", "normalised"]
 Output = Literal["logits", "probabilities", "features", "both"]

@@ -1,7 +1,7 @@
 """FlexiViT (Beyer et al. 2023): one ViT whose patches may have any size, so that one model serves many budgets.
 
 The weights belong to one patch size, the model's own. For another size the patch embedding is resized by pseudo-inverse and the
-positions are interpolated to the new grid: once when a checkpoint is loaded (`checkpoints/fit.py`), and in each forward pass of
+positions are interpolated to the new grid: once when a checkpoint is loaded (`checkpoints/reading.py`), and in each forward pass of
 `FlexibleViT` and `FlexibleSegmenter`, which train with a patch size drawn for each step.
 
 Axes: B batch, C channels or classes, H W pixels, P x Q pixels of a patch, N tokens, D width, O outputs of a kernel.

@@ -1,8 +1,8 @@
 """The Vision Transformer of "An Image is Worth 16x16 Words" (Dosovitskiy et al. 2021): section 3 and appendix A in one file.
 
 Read it top to bottom: patches (eq. 1), attention (eq. 5 to 8), MLP, block (eq. 2 and 3), encoder, pooling, and the whole model
-(eq. 1 and 4). Beside it: `position.py` (also rotary and biases), `attention_variants.py` (local, axial, relative),
-`mlp_variants.py`, `stems.py` (convolutions before the patches) and `record.py` (how a caller asks for a model's inside).
+(eq. 1 and 4). Beside it: `position.py` (also rotary and biases), `attention_variants.py` (local, axial, relative), `vit_parts.py`
+(other MLPs, detection), `stems.py` (convolutions before the patches) and `record.py` (how a caller asks for a model's inside).
 
 Axes: B batch, C channels or classes, H W pixels, G x J patches down and across, P x Q pixels of a patch, N tokens (class,
 distillation and register tokens, then patches), D width, H heads, K = D / H width of a head, M width inside the MLP, R queries.
@@ -34,12 +34,11 @@ from vitlab.models.attention_variants import (
     local_mask,
     relative_logits,
 )
-from vitlab.models.detection import DetectionHead, Detections, init_detection
-from vitlab.models.mlp_variants import MlpVariant, gelu, make_norm
 from vitlab.models.model import Draw, Family, Model, init_head, init_norm, zero
 from vitlab.models.position import BiasMlp, Grid, Positions, init_frequencies
 from vitlab.models.record import Record
 from vitlab.models.stems import ConvolutionalStem, ResNetBody, init_stem
+from vitlab.models.vit_parts import DetectionHead, Detections, MlpVariant, gelu, init_detection, make_norm
 
 
 def patchify(images_BCHW: Tensor, patch_size: tuple[int, int]) -> Tensor:

@@ -33,8 +33,16 @@ from torch import Tensor
 
 from vitlab.checkpoints.containers import write_safetensors
 from vitlab.checkpoints.containers.safetensors_file import open_safetensors
-from vitlab.checkpoints.native import read_native, write_native
-from vitlab.checkpoints.parts import Pieces, is_part, part_name, parts_in, read_weights, write_weights_part
+from vitlab.checkpoints.native import (
+    Pieces,
+    is_part,
+    part_name,
+    parts_in,
+    read_native,
+    read_weights,
+    write_native,
+    write_weights_part,
+)
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_json, to_json
 from vitlab.errors import CheckpointError, ConfigError, DivergedError, TrainingError, VitlabError

@@ -37,9 +37,9 @@ from vitlab.models.backbone import GridModel
 from vitlab.models.device import announces_amx, bfloat16_trouble
 from vitlab.models.families import build, build_on_meta
 from vitlab.models.flexible import FlexibleSegmenter, FlexibleViT
+from vitlab.models.grid_detector import TokenObjects
 from vitlab.models.masked import MaskedViT
 from vitlab.models.model import Model
-from vitlab.models.objects import TokenObjects
 from vitlab.models.packing import PackedViT
 from vitlab.models.segmenter import Segmenter
 from vitlab.models.vit import ViT

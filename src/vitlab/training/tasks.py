@@ -31,9 +31,8 @@ from vitlab.inference.backends import TorchBackend
 from vitlab.inference.detections import best_objects
 from vitlab.inference.engine import run_batches
 from vitlab.inference.packed import plain_backend
-from vitlab.models.grid_detector import cell_places
+from vitlab.models.grid_detector import cell_places, of_tokens
 from vitlab.models.masked import MaskedViT, corruption, masked_loss, targets
-from vitlab.models.objects import of_tokens
 from vitlab.models.vit import ViT
 from vitlab.objective.losses import (
     dice_loss,

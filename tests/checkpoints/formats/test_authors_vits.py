@@ -18,7 +18,7 @@ from tests.checkpoints.formats.samples import OPTIONS, mini, random_state, same,
 from vitlab.checkpoints import convert, load, save
 from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.checkpoints.formats import LAYOUTS, TORCH_KEYS
-from vitlab.checkpoints.formats.authors_vits import AUTHORS
+from vitlab.checkpoints.formats.authors import AUTHORS
 from vitlab.config import Numerics, Preprocess, ViTConfig
 from vitlab.errors import CheckpointError
 from vitlab.models import build

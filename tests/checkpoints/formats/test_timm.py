@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.checkpoints.formats.samples import OPTIONS, State, fed, mini, random_state, raw_of, read, same, written
 from vitlab.checkpoints.formats.contract import Hints
 from vitlab.checkpoints.formats.infer import places_of
-from vitlab.checkpoints.formats.timm_sidecar import sidecar_of
+from vitlab.checkpoints.formats.timm import sidecar_of
 from vitlab.checkpoints.table import native_shapes
 from vitlab.config import ModelConfig, Numerics, Position, Preprocess, ResNetConfig, SwinConfig, ViTConfig, variant
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD

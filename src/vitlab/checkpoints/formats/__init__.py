@@ -1,7 +1,7 @@
 """The layouts of checkpoints of other libraries: each module reads one into vitlab's names and writes it."""
 
 from vitlab.checkpoints.formats import big_vision, bit, convnext, dinov2, huggingface, jax_npz, openai_clip, swin, timm, torchvision
-from vitlab.checkpoints.formats.authors_vits import AUTHORS
+from vitlab.checkpoints.formats.authors import AUTHORS
 from vitlab.checkpoints.formats.contract import Format, Hints, Layout, Reading, Written
 
 # Name -> module with `matches(raw)`, `read(raw, hints)` and `write(state, config, preprocess, labels)`. At most one matches a file.

@@ -69,7 +69,7 @@ from vitlab.checkpoints.formats.hf_vit import (
 from vitlab.checkpoints.formats.infer import making, naflex_note, unwrapped, zero_head
 from vitlab.checkpoints.formats.sidecar import Sidecar, text, within
 from vitlab.checkpoints.formats.swin import swin_rows
-from vitlab.checkpoints.formats.timm_sidecar import is_timm
+from vitlab.checkpoints.formats.timm import is_timm
 from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess, named_classes, takes_one_size
