@@ -25,6 +25,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from benchmarks.rehearsal import MemoryTracker, rehearse
 from vitlab.config.overrides import DataFacts, Overrides
 from vitlab.config.run import RunConfig
 from vitlab.config.train import Average
@@ -32,7 +33,6 @@ from vitlab.models.cost import cost
 from vitlab.recipes import recipe
 from vitlab.training.distributed import world
 from vitlab.training.plan import Absent, Memory, random_batch
-from vitlab.training.rehearsal import MemoryTracker, rehearse
 from vitlab.training.setup import create_state
 from vitlab.training.step import update
 

@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from vitlab.studies.protocol import StudyPlan
     from vitlab.studies.scaling import ScalingPlan
     from vitlab.studies.study import Study, Verdict
-    from vitlab.training.budget import TrainingPlan
+    from vitlab.training.callbacks import Progress
+    from vitlab.training.hardware_plan import TrainingPlan
     from vitlab.training.run import EventStream, Run
-    from vitlab.training.watch import Progress
 
     FileName = str | os.PathLike[str]
     Folder = str | os.PathLike[str]
@@ -1788,8 +1788,8 @@ def finetune(
         )
     _say_all(notes)
     if find_lr:
-        from vitlab.training.find_lr import find_lr as search
         from vitlab.training.run import Run as FinishedRun
+        from vitlab.training.sweep import find_lr as search
 
         beside = _default_out(place) if is_address(place_of_run) else place_of_run  # its plot is written to disk
         found = search(
@@ -1988,7 +1988,7 @@ def plan(
     """
     from vitlab.config.hardware import CARBON, EFFICIENCY, OVERHEAD
     from vitlab.config.overrides import DataFacts, Overrides
-    from vitlab.training.budget import Assumptions, plan_training
+    from vitlab.training.hardware_plan import Assumptions, plan_training
 
     if classes is not None and images is None:
         raise UsageError("`classes` needs `images`", hint="`images=50000` `classes=20`")
@@ -2100,8 +2100,8 @@ def watch(run: Existing | Run, *, every: Positive = 2.0, once: bool = False) -> 
         every: seconds between two updates of what is shown
         once: show the run as it is now, and end
     """
+    from vitlab.training.callbacks import watch as watch_folder
     from vitlab.training.run import Run
-    from vitlab.training.watch import watch as watch_folder
 
     if not isinstance(run, Run) and is_address(os.fspath(run)):
         from vitlab.checkpoints.remote_copy import copied_run

@@ -11,7 +11,7 @@ import pytest
 import vitlab
 from tests.training.small import small_run, without_noise
 from vitlab.errors import UsageError
-from vitlab.training.find_lr import find_lr, smoothed, suggestion
+from vitlab.training.sweep import find_lr, smoothed, suggestion
 
 
 def test_the_suggestion_is_where_the_loss_falls_fastest() -> None:

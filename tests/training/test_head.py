@@ -17,7 +17,7 @@ from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError
 from vitlab.evaluation.features import extract_features
 from vitlab.training.events import Evaluated, Finished, FittingHead, HeadFitted, Warned
-from vitlab.training.head import fit_head
+from vitlab.training.setup import fit_head
 
 
 @pytest.fixture(scope="module")

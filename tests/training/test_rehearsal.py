@@ -8,13 +8,13 @@ from typing import Literal
 import pytest
 import torch
 
+from benchmarks.rehearsal import MemoryTracker, rehearse
 from tests.training.small import small_run
 from vitlab.config import ViTConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.train import Average, Optimizer, Precision
 from vitlab.models.cost import cost
 from vitlab.training.plan import Memory
-from vitlab.training.rehearsal import MemoryTracker, rehearse
 
 
 def wide_run(*, recompute: bool, micro_batch: int = 0) -> RunConfig:

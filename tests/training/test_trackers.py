@@ -14,9 +14,9 @@ from tests.training.small import small_run
 from tests.training.test_callbacks import EVENTS, started, stepped
 from vitlab.config.serialize import to_text
 from vitlab.errors import ConfigError, UsageError
+from vitlab.training.callbacks import MLflow, TensorBoard, WandB, parameters, scalars, trackers
 from vitlab.training.events import Started
 from vitlab.training.sweep import SweepEvent, TrialStarted
-from vitlab.training.trackers import MLflow, TensorBoard, WandB, parameters, scalars, trackers
 
 
 def test_steps_and_evaluations_are_curves() -> None:

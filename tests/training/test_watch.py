@@ -12,8 +12,8 @@ import vitlab
 from tests.training.small import run_to, small_run
 from vitlab.cli.main import main
 from vitlab.errors import TrainingError
+from vitlab.training.callbacks import curve, progress_of, watch
 from vitlab.training.run_folder import RunDirectory
-from vitlab.training.watch import curve, progress_of, watch
 
 
 @pytest.fixture(scope="module")

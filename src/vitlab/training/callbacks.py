@@ -1,18 +1,27 @@
-"""Callbacks of a run: a live display for a terminal, and plain lines for everything else. trackers.py has others.
+"""Callbacks of a run: a live display for a terminal, plain lines for everything else, and trackers; and `vitlab watch`.
 
     run_callbacks(train(run, out="runs/a"), [console_callback(sys.stderr)])
 
-A callback receives every event in turn. The trainer itself writes `events.jsonl`.
+A callback receives every event in turn. The trainer itself writes `events.jsonl`, and `vitlab watch` reads it.
+
+Trackers give the curves of a run to TensorBoard, MLflow or Weights & Biases. Each is an extra. Nothing leaves this machine unless
+its own settings say so: MLflow writes to `<run>/mlflow.db` unless MLFLOW_TRACKING_URI names a server, and Weights & Biases writes
+offline files into `<run>/wandb` unless WANDB_MODE says otherwise (`wandb sync` uploads them).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol, TextIO
 
 import torch
 from rich.console import Console, Group
@@ -21,7 +30,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.io.display import printable
+from vitlab.errors import TrainingError, UsageError, did_you_mean
+from vitlab.io.address import Place
+from vitlab.io.atomic import try_lock
+from vitlab.io.display import Block, Displayed, printable
+from vitlab.io.optional import optional_import
 from vitlab.training.events import (
     Evaluated,
     Finished,
@@ -34,6 +47,7 @@ from vitlab.training.events import (
     Stepped,
     Warned,
 )
+from vitlab.training.run_folder import RunDirectory
 from vitlab.training.sweep import SweepEvent, SweepFinished, TrialFinished, TrialStarted
 
 _SMOOTHING = 20  # steps over which the displayed means are smoothed
@@ -333,3 +347,363 @@ def _bar(pace: Pace) -> Group:
     head.add_column(no_wrap=True)
     head.add_row(Text(pace.step_text()), ProgressBar(total=1.0, completed=pace.done), Text(pace.left_text()))
     return Group(head, Text("  ".join(pace.facts()), style="dim"))
+
+
+# --- trackers -----------------------------------------------------------------------------------------------------------------
+
+_BUFFER = 100  # metrics that MLflow gets at a time
+_MOST_PARAMETERS = 100
+_LONGEST = 250  # characters of a parameter that every store takes
+
+
+class SummaryWriter(Protocol):
+    """The part of TensorBoard's SummaryWriter that is used."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        """Add one point to a curve."""
+        ...
+
+    def close(self) -> None:
+        """Write everything to disk."""
+        ...
+
+
+def summary_writer(folder: Path, step: int) -> SummaryWriter:
+    """TensorBoard's own writer, which drops what the folder holds of steps after `step`; needs the extra `track`."""
+    from torch.utils.tensorboard.writer import SummaryWriter as TensorBoardWriter
+
+    writer: SummaryWriter = TensorBoardWriter(folder, purge_step=step + 1)
+    return writer
+
+
+class TensorBoard:
+    """Scalars of every step and evaluation in `<run>/tensorboard`: `train/loss`, `train/lr`, `val/top1`, ..."""
+
+    def __init__(self, *, open_writer: Callable[[Path, int], SummaryWriter] = summary_writer) -> None:
+        if open_writer is summary_writer:
+            optional_import("tensorboard", purpose="TensorBoard logs")  # now rather than when the run has started
+        self.open_writer = open_writer
+        self.writer: SummaryWriter | None = None
+
+    def on_event(self, event: SweepEvent) -> None:
+        """Write the event's scalars."""
+        if isinstance(event, Started):
+            self.close()
+            self.writer = self.open_writer(event.out / "tensorboard", event.step)
+        if self.writer is not None:
+            for name, value, step in scalars(event):
+                self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Write everything to disk."""
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
+
+
+class MLflow:
+    """The run in an MLflow store: parameters from run.json, and the scalars of TensorBoard.
+
+    A resumed run continues its own. It repeats the steps after its last checkpoint, whose points the store has already and cannot
+    remove: each step of a curve is logged once.
+    """
+
+    def __init__(self) -> None:
+        self._tracking = optional_import("mlflow.tracking", purpose="MLflow runs")
+        self._entities = optional_import("mlflow.entities", purpose="MLflow runs")
+        self._client: Any = None
+        self._run = ""
+        self._metrics: list[Any] = []
+        self._logged: dict[str, int] = {}  # the last step of each curve that the store had when the run was resumed
+        self._status = "KILLED"
+
+    def on_event(self, event: SweepEvent) -> None:
+        """Give the event's scalars to the store, some steps at a time."""
+        if isinstance(event, Started):
+            self.close()
+            self._open(event)
+        if self._client is None:
+            return
+        now = int(time.time() * 1000)
+        self._metrics += [
+            self._entities.Metric(name, value, now, step)
+            for name, value, step in scalars(event)
+            if step > self._logged.get(name, -1)
+        ]
+        if len(self._metrics) >= _BUFFER or isinstance(event, Evaluated):
+            self._flush()
+        if isinstance(event, Finished):
+            self._status = "FINISHED" if event.complete else "KILLED"
+
+    def close(self) -> None:
+        """Write the last metrics and say how the run ended."""
+        if self._client is not None:
+            self._flush()
+            self._client.set_terminated(self._run, self._status)
+            self._client = None
+
+    def _open(self, started: Started) -> None:
+        folder = started.out.absolute()
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}"
+        self._client = client = self._tracking.MlflowClient(tracking_uri=uri)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "vitlab")
+        known = client.get_experiment_by_name(name)
+        experiment = client.create_experiment(name) if known is None else known.experiment_id
+        tag = str(folder).replace("'", "")
+        found = client.search_runs([experiment], filter_string=f"tags.`run_folder` = '{tag}'", max_results=1)
+        self._logged = {}
+        if found and started.resumed:
+            self._run = found[0].info.run_id
+            for name in found[0].data.metrics:
+                self._logged[name] = max(point.step for point in client.get_metric_history(self._run, name))
+            client.update_run(self._run, status="RUNNING")
+            return
+        self._run = client.create_run(experiment, run_name=folder.name, tags={"run_folder": tag}).info.run_id
+        values = [self._entities.Param(key, value) for key, value in parameters(folder)]
+        client.log_batch(self._run, params=values[:_MOST_PARAMETERS])
+
+    def _flush(self) -> None:
+        metrics, self._metrics = self._metrics, []
+        if metrics:
+            self._client.log_batch(self._run, metrics=metrics)
+
+
+class WandB:
+    """The run in Weights & Biases: offline files in `<run>/wandb`, which `wandb sync` uploads; online if WANDB_MODE is online."""
+
+    def __init__(self) -> None:
+        self._wandb = optional_import("wandb", purpose="runs in Weights & Biases")
+        self._run: Any = None
+
+    def on_event(self, event: SweepEvent) -> None:
+        """Log the event's scalars."""
+        if isinstance(event, Started):
+            self.close()
+            folder = event.out.absolute()
+            self._run = self._wandb.init(
+                project=os.environ.get("WANDB_PROJECT", "vitlab"),
+                name=folder.name,
+                dir=str(folder),
+                mode=os.environ.get("WANDB_MODE", "offline"),
+                config=dict(parameters(folder)),
+                settings=self._wandb.Settings(silent=True, console="off", disable_git=True),
+            )
+        points = list(scalars(event))
+        if self._run is not None and points:
+            self._run.log({name: value for name, value, _ in points}, step=points[0][2])
+
+    def close(self) -> None:
+        """Write everything to disk."""
+        if self._run is not None:
+            self._run.finish()
+            self._wandb.teardown()  # ends its service process, which would otherwise live as long as this one
+            self._run = None
+
+
+TRACKERS: dict[str, Callable[[], Callback]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+
+
+def trackers(names: Sequence[str]) -> list[Callback]:
+    """The trackers of these names; UsageError for an unknown one, ConfigError with its extra for one that is not installed."""
+    for name in names:
+        if name not in TRACKERS:
+            known = list(TRACKERS)
+            raise UsageError(f"no tracker called {name!r}", hint=did_you_mean(name, known) or f"they are {', '.join(known)}")
+    return [TRACKERS[name]() for name in names]
+
+
+def scalars(event: SweepEvent) -> Iterable[tuple[str, float, int]]:
+    """(name, value, step) of every curve that the event adds a point to."""
+    if isinstance(event, Stepped):
+        values = {
+            "loss": event.loss,
+            "accuracy": event.accuracy,
+            "lr": event.lr,
+            "gradient_norm": event.gradient_norm,
+            "images_per_sec": event.images_per_sec,
+            "epoch": event.epoch,
+        }
+        yield from ((f"train/{name}", value, event.step) for name, value in values.items() if value is not None)
+    elif isinstance(event, Evaluated):
+        yield from ((f"val/{name}", value, event.step) for name, value in event.metrics.items())
+
+
+def parameters(folder: Path) -> Iterator[tuple[str, str]]:
+    """The settings in a run's run.json as `train.optimizer.lr` and text."""
+    path = folder / "run.json"
+    if path.exists():
+        yield from _flat("", json.loads(path.read_text(encoding="utf-8")))
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else str(key), inner)
+    elif value not in (None, [], ""):
+        yield re.sub(r"[^\w.\- /]", "_", prefix), str(value)[:_LONGEST]
+
+
+# --- `vitlab watch`: how far a run is, from its folder alone: any process that sees the folder may look -----------------------
+
+_CURVE = 40  # columns of the curve of the loss
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Displayed):
+    """How far a run is. `running` says that a process writes to its folder; times in seconds, None if they are not known.
+
+    `losses` are those of every step so far, `evaluation` the metrics of the last evaluation, at step `evaluated_at`.
+    """
+
+    path: Place
+    running: bool
+    reason: str | None
+    step: int
+    steps: int
+    epoch: float | None
+    loss: float | None
+    accuracy: float | None
+    lr: float | None
+    images_per_sec: float | None
+    seconds_left: float | None
+    evaluated_at: int | None
+    evaluation: dict[str, float]
+    losses: tuple[float, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """`running`, `finished`, `stopped (interrupted)`, or `not running` after a kill."""
+        if self.running:
+            return "running"
+        if self.reason in ("finished", "patience"):
+            return "finished"
+        return f"stopped ({self.reason})" if self.reason else "not running; the same command resumes it"
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the single losses as plain values."""
+        names = [name for name in self.__dataclass_fields__ if name not in ("path", "losses")]
+        return {"run": str(self.path), "state": self.state, **{name: getattr(self, name) for name in names}}
+
+    def tables(self) -> Iterator[Block]:
+        """The state of the run, one fact a line, with the curve of its loss."""
+        percent = f" ({100 * self.step / self.steps:.0f} %)" if self.steps else ""
+        rows: dict[str, Any] = {"run": str(self.path), "state": self.state, "step": f"{self.step:,} of {self.steps:,}{percent}"}
+        if self.seconds_left is not None and self.running:
+            rows["time left"] = duration(self.seconds_left)
+        numbers = (("epoch", self.epoch, "{:.2f}"), ("loss", self.loss, "{:.4g}"), ("accuracy", self.accuracy, "{:.1%}"))
+        rows |= {name: form.format(value) for name, value, form in numbers if value is not None}
+        rows |= {} if self.lr is None else {"lr": f"{self.lr:.2e}"}
+        rows |= {} if self.images_per_sec is None else {"images/s": f"{self.images_per_sec:,.4g}"}
+        if self.losses:
+            rows["loss so far"] = curve(self.losses)
+        if self.evaluated_at is not None:
+            rows[f"evaluation at step {self.evaluated_at:,}"] = format_metrics(self.evaluation)
+        yield rows
+
+
+def curve(losses: tuple[float, ...], *, columns: int = _CURVE) -> str:
+    """A curve of block characters from the first step to the last, each the mean of its steps."""
+    count = min(columns, len(losses))
+    edges = [round(place * len(losses) / count) for place in range(count + 1)]
+    means = [sum(part) / len(part) for part in (losses[a:b] for a, b in pairwise(edges)) if part]
+    finite = [value for value in means if math.isfinite(value)]
+    if not finite:
+        return ""
+    low, high = min(finite), max(finite)
+    top = len(_BARS) - 1
+    bars = [_BARS[round((value - low) / (high - low) * top)] if high > low else _BARS[0] for value in finite]
+    return f"{''.join(bars)}  {high:.3g} to {low:.3g}"
+
+
+def _latest(folder: Path) -> Path:
+    """The folder of a run as it is; of a sweep, that of the run which wrote last."""
+    runs = [] if (folder / "run.json").exists() else [*folder.glob("trials/*/run.json"), *folder.glob("final/run.json")]
+    written = [file for run in runs if (file := run.with_name("events.jsonl")).exists()]
+    return max(written, key=lambda file: file.stat().st_mtime_ns).parent if written else folder
+
+
+def progress_of(folder: Path) -> Progress:
+    """How far the run in a folder is, of a sweep its latest run; TrainingError if there is none."""
+    folder = _latest(folder)
+    directory = RunDirectory(folder)
+    config = directory.config() if folder.is_dir() else None
+    if config is None:
+        raise TrainingError(f"{folder} is not the folder of a run: it has no run.json", hint="give the `out` of a training command")
+    events = directory.events()
+    stepped = [event for event in events if event.get("event") == "stepped"]
+    evaluated = [event for event in events if event.get("event") == "evaluated"]
+    ended = [event for event in events if event.get("event") in ("finished", "started")]
+    last = stepped[-1] if stepped else {}
+    recent = stepped[-_SMOOTHING:]
+    seconds = _mean([event.get("seconds") for event in recent])
+    images = last.get("images")
+    step, steps = int(last.get("step") or 0), int(last.get("steps") or config.train.steps)
+    return Progress(
+        path=folder,
+        running=_is_held(folder / "lock"),
+        reason=ended[-1].get("reason") if ended and ended[-1].get("event") == "finished" else None,
+        step=step,
+        steps=steps,
+        epoch=last.get("epoch"),
+        loss=_mean([event.get("loss") for event in recent]),
+        accuracy=_mean([event.get("accuracy") for event in recent]),
+        lr=last.get("lr"),
+        images_per_sec=images / seconds if seconds and isinstance(images, int) else None,
+        seconds_left=None if seconds is None else (steps - step) * seconds,
+        evaluated_at=evaluated[-1].get("step") if evaluated else None,
+        evaluation=dict(evaluated[-1].get("metrics") or {}) if evaluated else {},
+        losses=tuple(loss for event in stepped if isinstance(loss := event.get("loss"), float)),
+    )
+
+
+def _mean(values: list[Any]) -> float | None:
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether another process holds the lock of a run."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def watch(folder: Path, *, every: float, once: bool, sleep: Callable[[float], None] = time.sleep) -> Progress:
+    """Show a run until nobody works on it any more: a live table on a terminal, else a line whenever it has moved."""
+    found = progress_of(folder)
+    if once or not found.running:
+        return found
+    if not sys.stderr.isatty():
+        return _followed(folder, found, _print_line, every, sleep)
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        return _followed(folder, found, lambda now: live.update(Text(str(now)), refresh=True), every, sleep)
+
+
+def _followed(
+    folder: Path, found: Progress, show: Callable[[Progress], None], every: float, sleep: Callable[[float], None]
+) -> Progress:
+    """Show the run whenever it has moved, until it no longer runs."""
+    shown = -1
+    while found.running:
+        if found.step != shown:
+            show(found)
+            shown = found.step
+        sleep(every)
+        found = progress_of(folder)
+    return found
+
+
+def _print_line(found: Progress) -> None:
+    loss = "" if found.loss is None else f"  loss {found.loss:.4g}"
+    left = "" if found.seconds_left is None else f"  {duration(found.seconds_left)} left"
+    print(f"step {found.step:,} of {found.steps:,}{loss}{left}", file=sys.stderr, flush=True)

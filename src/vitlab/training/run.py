@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from vitlab.config.overrides import DataFacts
     from vitlab.data.dataset import Dataset
     from vitlab.training.callbacks import Callback
-    from vitlab.training.find_lr import FoundLr
     from vitlab.training.plan import Plan
-    from vitlab.training.sweep import SweepEvent, SweepFinished, Trial
+    from vitlab.training.sweep import FoundLr, SweepEvent, SweepFinished, Trial
 
 RUN_JSON = "run.json"
 
@@ -379,8 +378,8 @@ def _display(quiet: bool) -> list[Callback]:
 
 def _tracked(events: Iterator[SweepEvent], names: Sequence[str]) -> Iterator[SweepEvent]:
     """The events, each also given to the trackers of these names."""
+    from vitlab.training.callbacks import trackers
     from vitlab.training.distributed import is_main_process
-    from vitlab.training.trackers import trackers
 
     if not is_main_process():
         yield from events

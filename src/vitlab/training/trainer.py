@@ -43,12 +43,11 @@ from vitlab.training.events import (
     Warned,
     event_to_json,
 )
-from vitlab.training.head import FittedHead, fit_head
 from vitlab.training.pulse import LOST_CONTACT, Pulse, Stragglers, lost_contact, pulse
 from vitlab.training.remote_run import run_directory
 from vitlab.training.run_data import DataRecord, open_splits, refuse_other_labels, some_images
 from vitlab.training.run_folder import RunDirectory
-from vitlab.training.setup import create_model, create_state, evaluation_loader, training_loader
+from vitlab.training.setup import FittedHead, create_model, create_state, evaluation_loader, fit_head, training_loader
 from vitlab.training.step import LESS_MEMORY, Progress, TrainState, update
 
 _MAX_SKIPPED_IN_A_ROW = 3

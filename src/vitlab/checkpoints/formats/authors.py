@@ -1,21 +1,19 @@
-"""Files of the authors' own code: what those of Swin and ConvNeXt have in common, and those of DINO, MAE, MoCo v3, BEiT and EVA.
+"""Checkpoints of the training code of DINO, MAE, MoCo v3, BEiT and EVA, which name a ViT's tensors as timm does.
 
-Files of Swin and ConvNeXt are read without a config and written as safetensors. The others name a ViT's tensors as timm does. They
-differ from a timm file in what stands around the encoder, and EVA-02 in some names. `infer.unwrapped` takes that off, so that
+They differ from a timm file in what stands around the encoder, and EVA-02 in some names. `infer.unwrapped` takes that off, so that
 they are read as `timm`; here they are written, for the authors' own code. What only pre-training uses (projectors, decoders, mask
 tokens) is not written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats import timm
 from vitlab.checkpoints.formats.contract import (
     Expressible,
-    Found,
     Hints,
     Reading,
     State,
@@ -25,46 +23,13 @@ from vitlab.checkpoints.formats.contract import (
     only_vit,
     refuse,
 )
-from vitlab.checkpoints.formats.header import header_of, metadata_of
-from vitlab.checkpoints.formats.infer import EVAS, cropped, described, zero_head
+from vitlab.checkpoints.formats.header import metadata_of
+from vitlab.checkpoints.formats.infer import EVAS
 from vitlab.checkpoints.formats.timm_vit import vit_rows
-from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
-from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitlab.checkpoints.table import native_shapes, to_theirs
+from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.vit import Numerics, ViTConfig
-
-
-def reading_of(raw: RawFile, found: Found, rows: Iterable[Row], name: str, notes: tuple[str, ...]) -> Reading:
-    """The model with its authors' preprocessing."""
-    config, header = found.config, header_of(raw)
-    state = to_ours(found.tensors, list(rows), native_shapes(config), where=raw.path.name)
-    preprocess = cropped(config.image_size, config.channels, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
-    fed: tuple[str, ...] = (f"preprocessing is that of the authors' evaluation ({described(preprocess)}): the file does not say",)
-    labels = None
-    if header is not None:
-        preprocess, fed, labels = header.preprocess, (), header.labels_for(config.num_classes)
-    return Reading(
-        format=name,
-        config=config,
-        state=state,
-        preprocess=preprocess,
-        labels=labels,
-        notes=(*notes, *found.notes, *zero_head(state), *fed),
-    )
-
-
-def written_of(
-    state: State, config: ModelConfig, rows: Iterable[Row], preprocess: Preprocess, labels: tuple[str, ...] | None
-) -> Written:
-    """The model under its authors' names, in one safetensors file."""
-    return Written(
-        container="safetensors",
-        tensors=to_theirs(state, list(rows), native_shapes(config)),
-        metadata=metadata_of(config, preprocess, labels),
-    )
-
-
-# --- DINO, MAE, MoCo v3, BEiT and EVA -----------------------------------------------------------------------------------------
 
 Rename = Callable[[str, ViTConfig], str]  # timm's key -> the authors'
 NUMERICS = Numerics(gelu="exact", norm_eps=1e-6, resize="bicubic")

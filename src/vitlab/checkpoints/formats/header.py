@@ -1,19 +1,22 @@
 """What vitlab adds to the header of a .safetensors file of another format, so that it guesses nothing when it reads the file again.
 
 The tensors decide: the header adds what they cannot show, and nothing is allocated in a size that only the header states.
+The files of the authors of Swin and ConvNeXt, which say nothing else, are read and written here too.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Hints
-from vitlab.checkpoints.formats.infer import making
+from vitlab.checkpoints.formats.contract import Found, Hints, Reading, State, Written
+from vitlab.checkpoints.formats.infer import cropped, described, making, zero_head
+from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
 from vitlab.config.convnext import ConvNeXtConfig
-from vitlab.config.data import Preprocess
+from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig
@@ -131,3 +134,36 @@ def _adopted_vit(found: ViTConfig, stated: ViTConfig, hints: Hints) -> ViTConfig
     if stem is not None and stated.stem is not None:
         stem = replace(stated.stem, blocks=stem.blocks, width=stem.width)
     return replace(config, numerics=stated.numerics, stem=stem)
+
+
+# --- files of the authors of Swin and ConvNeXt: read without a config, written as safetensors ----------------------------------
+
+
+def reading_of(raw: RawFile, found: Found, rows: Iterable[Row], name: str, notes: tuple[str, ...]) -> Reading:
+    """The model with its authors' preprocessing."""
+    config, header = found.config, header_of(raw)
+    state = to_ours(found.tensors, list(rows), native_shapes(config), where=raw.path.name)
+    preprocess = cropped(config.image_size, config.channels, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    fed: tuple[str, ...] = (f"preprocessing is that of the authors' evaluation ({described(preprocess)}): the file does not say",)
+    labels = None
+    if header is not None:
+        preprocess, fed, labels = header.preprocess, (), header.labels_for(config.num_classes)
+    return Reading(
+        format=name,
+        config=config,
+        state=state,
+        preprocess=preprocess,
+        labels=labels,
+        notes=(*notes, *found.notes, *zero_head(state), *fed),
+    )
+
+
+def written_of(
+    state: State, config: ModelConfig, rows: Iterable[Row], preprocess: Preprocess, labels: tuple[str, ...] | None
+) -> Written:
+    """The model under its authors' names, in one safetensors file."""
+    return Written(
+        container="safetensors",
+        tensors=to_theirs(state, list(rows), native_shapes(config)),
+        metadata=metadata_of(config, preprocess, labels),
+    )

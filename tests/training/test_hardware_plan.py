@@ -18,9 +18,9 @@ from vitlab.config.paper_tables import IMAGENET21K, JFT, TABLE_2
 from vitlab.errors import ConfigError, UsageError
 from vitlab.models.cost import cost
 from vitlab.recipes import recipe
-from vitlab.training import budget
+from vitlab.training import hardware_plan
 from vitlab.training import plan as planning
-from vitlab.training.budget import REACHED, TrainingPlan, Work, exchange_seconds, simulate_step
+from vitlab.training.hardware_plan import REACHED, TrainingPlan, Work, exchange_seconds, simulate_step
 from vitlab.training.plan import Memory, Plan
 
 
@@ -117,7 +117,7 @@ def stands_still(run: RunConfig, *, data: DataFacts, ranks: int) -> Plan:
 
 def test_this_machine_is_measured_or_extrapolated_and_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = Hardware(name="this", device="two cores", tflops=0.15, memory_gib=8, watts=None, price=None)
-    monkeypatch.setattr(budget, "_this_hardware", lambda: mine)
+    monkeypatch.setattr(hardware_plan, "_this_hardware", lambda: mine)
     monkeypatch.setattr(planning, "_SECONDS", 0.01)
     measured = vitlab.plan("ViT-Mini/8", recipe="imagenet-scratch", hardware="this", image_size=16, batch_size=64)
     (row,) = measured.time
@@ -125,7 +125,7 @@ def test_this_machine_is_measured_or_extrapolated_and_says_which(monkeypatch: py
     assert row.kwh is row.usd is None
     assert any("extrapolated to 64 images" in note for note in measured.notes)
     assert any("not opened" in note for note in measured.notes)
-    monkeypatch.setattr(budget, "plan", stands_still)
+    monkeypatch.setattr(hardware_plan, "plan", stands_still)
     guessed = vitlab.plan("ViT-Mini/8", hardware="this", image_size=16)
     assert guessed.time[0].device_days == pytest.approx(core_days(guessed.exaflops, mine))
     assert any("extrapolated from one matrix product" in note for note in guessed.notes)
