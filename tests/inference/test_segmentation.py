@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitlab.inference.colours import colours
+from vitlab.inference.detections import colours
 from vitlab.inference.segmentation import MaskPrediction, areas_line, draw_overlay, refined
 
 

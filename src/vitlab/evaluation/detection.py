@@ -17,7 +17,7 @@ from vitlab.config.data import CorruptPolicy
 from vitlab.data.batch import areas, inside_image
 from vitlab.data.dataset import ImageBoxes, ImageDataset, align_labels
 from vitlab.errors import DataError
-from vitlab.evaluation.images import known, named_images, percent, unless_skipped, write_lines
+from vitlab.evaluation.evaluation import known, named_images, percent, unless_skipped, write_lines
 from vitlab.inference.detections import DetectedImage, Detector
 from vitlab.inference.results import Unreadable
 from vitlab.io.display import Block, Displayed, ProgressCallback, silent

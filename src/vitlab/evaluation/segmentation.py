@@ -17,7 +17,7 @@ from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.data import CorruptPolicy, DecodeLimits
 from vitlab.data.dataset import IGNORED, ImageDataset, Pixels, align_labels
 from vitlab.errors import DataError
-from vitlab.evaluation.images import known, named_images, percent, unless_skipped, write_lines
+from vitlab.evaluation.evaluation import known, named_images, percent, unless_skipped, write_lines
 from vitlab.inference.results import Unreadable
 from vitlab.inference.segmentation import MaskPrediction, SegmentPredictor
 from vitlab.io.display import Block, Displayed, ProgressCallback, silent

@@ -42,7 +42,7 @@ from vitlab.evaluation.evaluation import (
 from vitlab.evaluation.frozen import FrozenConfig, FrozenEvaluation, evaluate_frozen, open_train_test
 from vitlab.evaluation.label_mapping import Targets, match_by_file, match_by_name, read_real
 from vitlab.evaluation.vtab import Vtab, vtab, with_vtab_preprocess
-from vitlab.inference.engine import Engine
+from vitlab.inference.engine import Engine, Predictor
 from vitlab.inference.on_ray import (
     DatasetSource,
     ModelSettings,
@@ -55,7 +55,6 @@ from vitlab.inference.on_ray import (
     run_on_ray,
     table_bytes,
 )
-from vitlab.inference.predictor import Predictor
 from vitlab.inference.results import MARK_LENGTH, load_pyarrow
 from vitlab.io.atomic import only_writer
 from vitlab.io.display import ProgressCallback, Table

@@ -6,8 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitlab.inference.engine import Engine
-    from vitlab.inference.predictor import Predictor
+    from vitlab.inference.engine import Engine, Predictor
     from vitlab.inference.results import Prediction, Predictions, Unreadable
 
 __all__ = ["Engine", "Prediction", "Predictions", "Predictor", "Unreadable"]
@@ -16,7 +15,7 @@ _HOMES = {
     "Engine": "vitlab.inference.engine",
     "Prediction": "vitlab.inference.results",
     "Predictions": "vitlab.inference.results",
-    "Predictor": "vitlab.inference.predictor",
+    "Predictor": "vitlab.inference.engine",
     "Unreadable": "vitlab.inference.results",
 }
 

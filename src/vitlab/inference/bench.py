@@ -23,7 +23,7 @@ from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, UsageError, at_least, did_you_mean
 from vitlab.inference.auto import AutoBackend, cpu_name
 from vitlab.inference.backends import TorchBackend, installed
-from vitlab.inference.predictor import Predictor
+from vitlab.inference.engine import Predictor
 from vitlab.io.display import Facts
 from vitlab.models.cost import cost
 

@@ -11,6 +11,7 @@ Axes: H height, W width, C channels; B batch, N objects (cells of a grid, or det
 
 from __future__ import annotations
 
+import colorsys
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -35,7 +36,6 @@ from vitlab.data.dense import preprocess_frame
 from vitlab.data.transforms import EvaluationTransform, preprocess
 from vitlab.errors import CheckpointError, ConfigError, DataError, at_least, fraction
 from vitlab.inference.backends import TorchBackend
-from vitlab.inference.colours import colours
 from vitlab.inference.engine import run_batches
 from vitlab.inference.images import ImageLike, ImageReader, ImagesLike, Pixels, as_list_of_images, image_name, load_pil
 from vitlab.inference.results import Unreadable
@@ -352,3 +352,18 @@ def draw_boxes(image_HWC: Pixels, boxes: Sequence[DetectedObject], labels: Seque
         pen.rectangle(pen.textbbox(place, text, font=font), fill=colour)
         pen.text(place, text, fill="black" if sum(colour) > _LIGHT else "white", font=font)
     return np.asarray(drawn)
+
+
+_COLOURS = (  # colours that nearly everybody can tell apart (Okabe and Ito), then hues in steps of the golden angle
+    *((213, 94, 0), (0, 114, 178), (0, 158, 115), (240, 228, 66)),
+    *((204, 121, 167), (86, 180, 233), (230, 159, 0), (120, 120, 120)),
+)
+
+
+def colours(classes: int) -> list[tuple[int, int, int]]:
+    """A colour for each class, as far apart as possible."""
+    more = (
+        tuple(round(255 * level) for level in colorsys.hsv_to_rgb((code * 0.618034) % 1, 0.55 + 0.4 * (code % 2), 0.9))
+        for code in range(max(0, classes - len(_COLOURS)))
+    )
+    return [*_COLOURS, *((red, green, blue) for red, green, blue in more)][:classes]

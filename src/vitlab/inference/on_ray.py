@@ -42,9 +42,8 @@ from vitlab.data.dataset import Dataset, ImageDataset
 from vitlab.data.loader import Loader
 from vitlab.data.transforms import EvaluationTransform
 from vitlab.errors import ClusterError, ConfigError, DataError, OutOfMemoryError, UsageError, VitlabError
-from vitlab.inference.engine import Engine, ImageBatch, read_batches
+from vitlab.inference.engine import Engine, ImageBatch, Predictor, read_batches
 from vitlab.inference.images import ImageReader, ImagesLike, as_list_of_images, find_images
-from vitlab.inference.predictor import Predictor
 from vitlab.inference.results import (
     GROUP_ROWS,
     MARK_LENGTH,

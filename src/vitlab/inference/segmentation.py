@@ -37,7 +37,7 @@ from vitlab.data.readers.coco import run_lengths
 from vitlab.data.transforms import EvaluationTransform, fitted_size, preprocess, resize, short_side_size
 from vitlab.errors import ConfigError, DataError, UsageError, at_least
 from vitlab.inference.backends import TorchBackend
-from vitlab.inference.colours import colours
+from vitlab.inference.detections import colours
 from vitlab.inference.engine import run_batches
 from vitlab.inference.images import ImageLike, ImageReader, ImagesLike, as_list_of_images, image_name, load_pil
 from vitlab.inference.results import Unreadable

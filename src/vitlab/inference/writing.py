@@ -18,8 +18,8 @@ from PIL import Image
 from vitlab.data.decode import format_of as image_format
 from vitlab.errors import DataError, UsageError
 from vitlab.inference.detections import DetectedImage, DetectedImages, Detector, draw_boxes
+from vitlab.inference.engine import Predictor
 from vitlab.inference.images import ImageLike, ImagesLike, NamedImage, as_list_of_images, find_images, image_name
-from vitlab.inference.predictor import Predictor
 from vitlab.inference.results import (
     MARK_LENGTH,
     Csv,

@@ -28,8 +28,7 @@ from vitlab.config.data import DecodeLimits
 from vitlab.config.evaluation import BackendName
 from vitlab.errors import CheckpointError, VitlabError, did_you_mean
 from vitlab.inference.backends import Outputs, Pixels
-from vitlab.inference.engine import Engine, run_batches
-from vitlab.inference.predictor import Predictor
+from vitlab.inference.engine import Engine, Predictor, run_batches
 from vitlab.models.vit import ViT
 from vitlab.serving.config import ServeConfig
 from vitlab.serving.requests import Refusal
