@@ -121,7 +121,8 @@ def with_suggestions(verb: Callable[Given, Result]) -> Callable[Given, Result]:
 
     @wraps(verb)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        known = list(inspect_module.signature(verb).parameters)
+        parameters = inspect_module.signature(verb).parameters
+        known = list(parameters)
         for name in kwargs:
             if name not in known:
                 meant = (word.replace("-", "_") for word in ELSEWHERE.get(name.replace("_", "-"), ()))
@@ -129,9 +130,30 @@ def with_suggestions(verb: Callable[Given, Result]) -> Callable[Given, Result]:
                 near = near or get_close_matches(name, known, n=1)
                 suggested = f"; did you mean {near[0]!r}?" if near else ""
                 raise TypeError(f"{verb.__name__}() got an unexpected keyword argument {name!r}{suggested}")
+        for name, value in {**dict(zip(known, args, strict=False)), **kwargs}.items():
+            if needed := _other_type(str(parameters[name].annotation), value):
+                raise TypeError(f"{verb.__name__}() needs {needed} for {name!r}, not {value!r}")
         return verb(*args, **kwargs)
 
     return call
+
+
+_NUMBERS = {"int", "float", "Positive", "Fraction", "Layer"}
+_SEVERAL = {"Numbers", "Layers", "LearningRates", "Severities"}
+_PLACES = {"str", "os.PathLike[str]", "ModelLike", "ModelOrName", "Existing", "ImagesLike"}
+
+
+def _other_type(annotation: str, value: object) -> str | None:
+    """What the parameter takes, if the value is of another type: text in place of a number, and the reverse."""
+    kinds = {kind.strip() for kind in annotation.split("|")}
+    number = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    if isinstance(value, str) and kinds <= {*_NUMBERS, "None"}:
+        return "a number"
+    if isinstance(value, int | float) and kinds & _SEVERAL:
+        return f"several numbers, such as ({value},),"
+    if number and kinds <= _PLACES:
+        return "a path or a name" if kinds.isdisjoint({"ImagesLike"}) else "images or their paths"
+    return None
 
 
 def _writes(*outputs: str) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
@@ -499,11 +521,14 @@ def predict(
     _at_least("top", top, 1)
     from vitlab.config.data import is_detector
     from vitlab.config.model import task_of
+    from vitlab.errors import choice
     from vitlab.inference import Predictor
     from vitlab.inference.detections import Detector
     from vitlab.inference.segmentation import SegmentPredictor, segment_images
-    from vitlab.inference.writing import all_images, is_folder_of_boxes, predict_images
+    from vitlab.inference.writing import ResultFormat, all_images, is_folder_of_boxes, predict_images
 
+    if format is not None:
+        choice("format", format, ResultFormat)
     ray = _ray_config(engine, address, actors, part_size, workers)
     images = images if _is_stream(images) else _listed(images)
     if not _is_stream(images):
@@ -606,7 +631,7 @@ def _ray_config(
 
     choice("engine", engine, EngineName)
     if engine == "local":
-        _refuse_given("needs engine=ray", address=address, actors=actors or None)
+        _refuse_given("needs `engine=ray`", address=address, actors=actors or None)
         return None
     config = RayConfig(address=address, actors=actors, readers=workers, part_size=part_size)
     check_installed()
@@ -862,7 +887,7 @@ def bench(
         )
         _note_all(found.notes)
         return found
-    _refuse_given("is for `patch_sizes` and `merges`", data=data, split=split, plot=plot)
+    _refuse_given("needs `patch_sizes` or `merges`", data=data, split=split, plot=plot)
     checkpoint, stored = _named_or_opened(model, size, patch)
     return bench_checkpoint(
         checkpoint,
@@ -1085,7 +1110,7 @@ def evaluate(
     _at_least("seeds", seeds, 1)
     ray = _ray_config(engine, address, actors, part_size, workers)
     if ray is None:
-        _refuse_given("needs engine=ray", parts=parts)
+        _refuse_given("needs `engine=ray`", parts=parts)
     asked = summary.Asked(
         data=None if data is None else os.fspath(data),
         split=split,
@@ -1666,8 +1691,11 @@ def finetune(
         dry_run: do not train; report steps, memory and measured time
         quiet: show no progress on stderr
     """
+    from vitlab.config.model import Task
+    from vitlab.errors import choice
+
     if lrs is not None and not sweep:
-        raise UsageError("`lrs` is for `sweep`", hint="`lr` sets one learning rate")
+        raise UsageError("`lrs` needs `sweep`", hint="`lr` sets one learning rate")
     ray = _ray_config(engine, address)
     if ray is not None and not sweep:
         raise UsageError("`engine=ray` is for the runs of a `sweep`", hint="torchrun trains one run on several machines")
@@ -1684,6 +1712,9 @@ def finetune(
             max_minutes=max_minutes,
             sweep=sweep or None,
         )
+    choice("task", task, Task)
+    if trainable != "last-blocks":
+        _refuse_given("needs `trainable=last-blocks`", blocks=blocks)
     if task != "classify":
         _refuse_given(
             "is not for segmentation" if task == "segment" else "is not for detection",
@@ -1757,6 +1788,7 @@ def finetune(
         dice=dice,
     )
     place_of_run = out or _default_out(place, after="-sweep" if sweep else "")
+    _refuse_folder_of_data(place_of_run, place)
     asked, planned = overrides, None
     if minutes is not None:
         from vitlab.training.run_folder import RunDirectory
@@ -1916,12 +1948,14 @@ def pretrain(
         max_minutes=max_minutes,
     )
     config, notes = _recipe_run(name, why, overrides, facts, None)
+    place_of_run = out or _default_out(config.data.dataset, after=f"-{name}")
+    _refuse_folder_of_data(place_of_run, config.data.dataset)
     _say_all(notes)
     if place is None and dry_run:
         facts = PUBLISHED_DATA.get(config.data.dataset)  # a plan needs its description only
     return _stream(
         config,
-        out=out or _default_out(config.data.dataset, after=f"-{name}"),
+        out=place_of_run,
         data=facts,
         dataset=dataset,
         device=device,
@@ -2218,7 +2252,7 @@ def _lora(rank: int | None, targets: Names | None) -> Lora | None:
 
     if rank is None:
         if targets is not None:
-            raise UsageError("`lora_targets` is for `lora`", hint="`lora=8` sets the rank of the updates")
+            raise UsageError("`lora_targets` needs `lora`", hint="`lora=8` sets the rank of the updates")
         return None
     if targets is None:
         return Lora(rank=rank)
@@ -2231,9 +2265,22 @@ def _rule(val: float | None, test: float | None) -> SplitRule | None:
     if val is None and test is None:
         return None
     from vitlab.config.data import SplitRule
+    from vitlab.errors import fraction
 
+    for name, value in (("val_fraction", val), ("test_fraction", test)):
+        if value is not None:
+            fraction(name, value)
     plain = SplitRule()
     return SplitRule(val=plain.val if val is None else val, test=plain.test if test is None else test)
+
+
+def _refuse_folder_of_data(out: str | os.PathLike[str], data: str) -> None:
+    """Refuse to write into the folder of the images, where new files would be read as part of the data."""
+    from vitlab.io.files import is_folder
+
+    folder = Path(data.rpartition(":")[2])
+    if is_folder(folder) and not is_address(os.fspath(out)) and Path(out).resolve() == folder.resolve():
+        raise UsageError(f"{os.fspath(out)} is the folder of the data", hint=f"choose another one, such as {_default_out(data)}")
 
 
 def _default_out(dataset: str, *, after: str = "") -> str:
@@ -2339,7 +2386,7 @@ def check_data(
     from vitlab.data.check import DataCheck, check_dataset
 
     if model is None:
-        _refuse_given("is for `model`", page=page, corrections=corrections)
+        _refuse_given("needs `model`", page=page, corrections=corrections)
     for path in (page, corrections):
         if path is not None:
             _refuse_present(Path(path), overwrite)
@@ -2418,6 +2465,7 @@ def pack_data(
     config = PackConfig(
         name=name, shard_bytes=shard_mib * 2**20, max_side=max_side, quality=quality, shuffle=shuffle, broken=broken
     )
+    _refuse_folder_of_data(folder, os.fspath(data))
     packed = pack(os.fspath(data), Path(folder).expanduser(), split=split, config=config, progress=progress or silent)
     if packed.reused:
         _note(f"{packed.reused:,} shards were there already")
@@ -2450,6 +2498,8 @@ def show_data(
         side: size of an image on the sheet in pixels
         split: which split to choose from
     """
+    if Path(out).suffix.lower() != ".png":
+        raise UsageError(f"{os.fspath(out)} does not end in .png", hint="a contact sheet is a PNG image")
     from vitlab.data.contact_sheet import write_sheet
     from vitlab.data.opening import open_dataset
     from vitlab.io.display import Facts
@@ -2892,7 +2942,7 @@ class _Opening:
         given = {name: value for name, value in self.feeding.items() if value is not None}
         resize = given.pop("resize", own.resize)
         if "resize_to" in given and resize != "short-side":
-            raise UsageError(f"`resize_to` is for `resize` short-side, not {resize}")
+            raise UsageError(f"`resize_to` needs `resize=short-side`, not {resize}")
         from vitlab.config.data import with_resize
 
         return replace(with_resize(own, resize), **given)
@@ -3058,7 +3108,7 @@ def _sizes_of(name: str, words: str | Sequence[Size]) -> tuple[tuple[int, int], 
 
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
-        raise UsageError(f"`{name}`: at least {least}")
+        raise UsageError(f"`{name}={value}` must be at least {least}")
 
 
 def _refuse_given(why: str, **options: object) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import vitlab
+from tests.inference import small
 from tests.training.small import run_to, small_run
-from vitlab.cli.console import as_options
+from vitlab.cli.console import as_options, with_options
 from vitlab.cli.main import main
 from vitlab.errors import CheckpointError
 from vitlab.training.run import Run
@@ -30,6 +31,65 @@ def test_parameters_in_backticks_are_options_on_the_command_line() -> None:
     assert as_options("`overwrite=True` replaces it") == "--overwrite replaces it"
     assert as_options("every model: `to=native`; or `start`") == "every model: --to native; or --from"
     assert as_options("`vitlab models` lists, `image_size` sets") == "`vitlab models` lists, --image-size sets"
+
+
+def test_a_setting_in_a_message_is_an_option_on_the_command_line() -> None:
+    assert with_options("batch_size=0 must be at least 1", ["batch_size"]) == "--batch-size 0 must be at least 1"
+    assert (
+        with_options("use image_size=32x32, or task='segment'", ["image_size", "task"])
+        == "use --image-size 32x32, or --task segment"
+    )
+    assert with_options("train.steps=0 and start=a.npz", ["steps", "start"]) == "train.steps=0 and --from a.npz"
+    assert with_options("pad=True", ["steps"]) == "pad=True"
+
+
+def test_a_value_out_of_range_is_named_by_the_keyword_in_python_and_the_option_on_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(vitlab.VitlabError, match="steps=0 must be at least 1"):
+        vitlab.pretrain("digits", steps=0)
+    assert main(["pretrain", "digits", "--steps", "0"]) != 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2:] == ["error: --steps 0 must be at least 1", "hint: vitlab pretrain --help lists what it takes"]
+
+
+@pytest.mark.parametrize(
+    ("call", "needed"),
+    [
+        (lambda: vitlab.predict(5, "cat.jpg"), "a path or a name for 'model'"),  # type: ignore[arg-type]
+        (lambda: vitlab.predict("model.npz", None), "images or their paths for 'images'"),  # type: ignore[arg-type]
+        (lambda: vitlab.predict("model.npz", "cat.jpg", top="five"), "a number for 'top'"),  # type: ignore[arg-type]
+        (lambda: vitlab.finetune("digits", epochs="3"), "a number for 'epochs'"),  # type: ignore[arg-type]
+        (lambda: vitlab.evaluate("model.npz", "digits", severities=9), "several numbers, such as"),  # type: ignore[arg-type]
+        (lambda: vitlab.create_model(16), "a path or a name for 'name'"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_the_name_of_its_parameter(call: Callable[[], object], needed: str) -> None:
+    with pytest.raises(TypeError, match=needed):
+        call()
+
+
+def test_nothing_is_written_into_the_folder_of_the_data(tmp_path: Path) -> None:
+    for kind in ("cat", "dog"):
+        small.photos(tmp_path / "pets" / kind, 4)
+    before = sorted(tmp_path.rglob("*"))
+    for write in (
+        lambda: vitlab.finetune(tmp_path / "pets", out=tmp_path / "pets", steps=1),
+        lambda: vitlab.pretrain(tmp_path / "pets", out=tmp_path / "pets" / ".." / "pets", steps=1),
+        lambda: vitlab.pack_data(tmp_path / "pets", tmp_path / "pets"),
+    ):
+        with pytest.raises(vitlab.VitlabError, match="is the folder of the data"):
+            write()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_only_image_is_refused_with_its_reason(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.jpg").write_text("no image")
+    with pytest.raises(vitlab.VitlabError, match=r"notes\.jpg is not an image") as refused:
+        vitlab.predict(stopped, tmp_path / "notes.jpg")
+    assert refused.value.hint is not None
+    assert main(["predict", str(stopped), str(tmp_path / "notes.jpg")]) == 1
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()][-2:] == ["error", "hint"]
 
 
 def test_no_error_of_the_library_speaks_of_options(checkout: Path) -> None:

@@ -84,7 +84,7 @@ def test_one_model_is_measured_at_several_budgets_with_its_accuracy(tmp_path: Pa
 
 def test_options_of_budgets_need_budgets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "ViT-Mini/8", "--data", str(tmp_path)]) == 2
-    assert "`data` is for `patch_sizes` and `merges`" in capsys.readouterr().err.replace("--data", "`data`").replace(
+    assert "`data` needs `patch_sizes` or `merges`" in capsys.readouterr().err.replace("--data", "`data`").replace(
         "--patch-sizes", "`patch_sizes`"
     ).replace("--merges", "`merges`")
     assert main(["bench", "ConvNeXt-B", "--image-size", "32", "--patch-sizes", "8"]) != 0

@@ -185,10 +185,10 @@ def test_several_labels_an_image_are_evaluated_by_average_precision(
         (("nowhere",), 1, "nowhere does not exist"),
         ((".", "--split", "tests"), 2, "--split: 'tests' is not one of"),
         ((".", "--severities", "9"), 2, "--severities: '9' is neither a severity"),
-        ((".", "--batch-size", "0"), 1, "batch_size=0"),
+        ((".", "--batch-size", "0"), 1, "--batch-size 0"),
         ((".", "--real", "nowhere.csv"), 1, "nowhere.csv cannot be read"),
         ((".", "--mapping", "nowhere.json"), 1, "nowhere.json cannot be read"),
-        ((".", "--image-size", "33"), 1, "image_size=33x33"),
+        ((".", "--image-size", "33"), 1, "--image-size 33x33"),
     ],
 )
 def test_wrong_words_are_an_error_of_one_line(

@@ -157,7 +157,7 @@ def test_all_without_images_is_what_the_weights_show(place: Path, tmp_path: Path
         (["vit.safetensors", "images", "--figure", "class", "--layer", "99"], 1, "there is no layer 99"),
         (["vit.safetensors", "images", "--figure", "relevance", "--class", "cta"], 1, "no class called 'cta'"),
         (["vit.safetensors", "images", "--figure", "relevance", "--class", "3"], 1, "no class called '3'"),
-        (["vit.safetensors", "images", "--figure", "rollout", "--count", "0"], 2, "--count: at least 1"),
+        (["vit.safetensors", "images", "--figure", "rollout", "--count", "0"], 2, "--count 0 must be at least 1"),
         (["resnet.safetensors", "images", "--figure", "rollout"], 1, "attention rollout is not defined for a BiT ResNet"),
         (["mean.safetensors", "--figure", "positions"], 1, "the model has no position"),
         (["headless.safetensors", "images", "--figure", "relevance"], 1, "this figure explains the logit of a class"),

@@ -47,8 +47,8 @@ def test_a_spelling_that_fits_two_models_is_refused_and_both_are_named(spelling:
         ("vit_base_patch17_384", "vit_base_patch16_384"),
         ("BiT-R51x1", "BiT-R50x1"),
         ("R50+ViT-B/8", "ViT-B/"),
-        ("", "one of"),
-        ("transformer", "one of"),
+        ("", "vitlab models"),
+        ("transformer", "vitlab models"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest_known_one(name: str, hint: str) -> None:

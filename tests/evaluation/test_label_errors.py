@@ -120,7 +120,7 @@ def test_the_page_and_the_list_show_what_was_found_and_the_list_is_a_dataset(fol
 
 
 def test_files_need_a_model_and_are_not_replaced_unasked(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="`page` is for `model`"):
+    with pytest.raises(UsageError, match="`page` needs `model`"):
         vitlab.check_data(folder, page=tmp_path / "x.html")
     (tmp_path / "x.html").write_text("mine")
     with pytest.raises(DataError, match="exists already"):

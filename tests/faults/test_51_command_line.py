@@ -80,7 +80,7 @@ def test_a_refusal_of_the_library_exits_1_with_its_message_and_hint(capsys: pyte
     code, lines = printed(capsys, ["describe", "ViT-B/16", "--image-size", "225"])
     assert code == 1
     assert_one_error(lines)
-    assert "image_size=225x225" in lines[0]
+    assert "--image-size 225x225" in lines[0]
 
 
 def test_long_words_are_told_whole(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,8 +119,15 @@ def test_a_bug_is_not_dressed_up_as_an_error_of_the_user(bug: Exception, monkeyp
 
 
 def test_an_error_without_a_hint_prints_no_hint_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(cli.VERBS, "probe", failing(DataError("a.jpg is cut off")))
+    assert printed(capsys, ["probe"]) == (1, ["error: a.jpg is cut off"])
+
+
+def test_a_setting_that_cannot_be_used_leads_to_the_help_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(cli.VERBS, "probe", failing(ConfigError("width=0 is too small")))
-    assert printed(capsys, ["probe"]) == (1, ["error: width=0 is too small"])
+    assert printed(capsys, ["probe"]) == (1, ["error: width=0 is too small", "hint: vitlab probe --help lists what it takes"])
 
 
 def test_a_parameter_is_named_as_the_command_line_spells_it(

@@ -440,7 +440,7 @@ def test_a_whole_config_can_be_given_in_place_of_a_name() -> None:
         ("imagenet-scratch", Overrides(), START, "from scratch"),
         ("imagenet-scratch", Overrides(model="BiT-R50x1"), None, "no ResNet for imagenet-scratch"),
         ("imagenet-scratch", Overrides(preset="light1"), None, "no preset"),
-        ("augreg-i1k", Overrides(preset="light9"), None, "no augmentation called 'light9'"),
+        ("augreg-i1k", Overrides(preset="light9"), None, "no augmentation preset called 'light9'"),
         ("imagenet-scratch", Overrides(image_size=(225, 225)), None, "image_size=225x225"),
     ],
 )

@@ -53,7 +53,7 @@ def test_a_port_that_is_taken_is_one_sentence_and_a_hint(warm: Path, model: Path
         (["--queue", "1"], "queue"),
         (["--origins", "example.org"], "origin"),
         (["--keys", "/dev/null"], "null"),
-        (["--batch-size", "0"], "batch_size"),
+        (["--batch-size", "0"], "--batch-size 0"),
     ],
 )
 def test_a_setting_that_is_not_possible_is_refused_before_a_model_is_loaded(

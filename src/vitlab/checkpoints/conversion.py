@@ -52,7 +52,7 @@ def convert(
         known = [NATIVE, *LAYOUTS]
         raise CheckpointError(f"no format called {to!r}", hint=did_you_mean(to, known) or f"one of {', '.join(known)}")
     if place.exists() and not overwrite:
-        raise CheckpointError(f"{place} exists already", hint="give another name, or ask to overwrite it")
+        raise CheckpointError(f"{place} exists already", hint="give another name, or `overwrite=True` to replace it")
     _check_name(place, to)
     found = read_source(source, Hints(heads=heads, grid=None if grid is None else pair("grid", grid), profile=profile))
     reading = replace(found.reading, state={name: tensor.contiguous() for name, tensor in found.reading.state.items()})

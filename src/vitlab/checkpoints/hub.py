@@ -24,6 +24,7 @@ from vitlab.io.address import is_address
 from vitlab.io.atomic import replacing
 from vitlab.io.cache import cache_folder
 from vitlab.io.display import ProgressCallback, line_on_terminal
+from vitlab.io.files import near_name
 from vitlab.io.optional import optional_import
 
 PREFIX = "hub:"
@@ -65,6 +66,11 @@ def address_of(path: str | Path) -> tuple[str | Path, tuple[str, ...]]:
     except ConfigError as error:
         if Path(text).suffix not in _FILES and (near := _near_name(text)):
             raise CheckpointError(f"no file, folder or public weights called {text!r}", hint=f"did you mean {near}?") from error
+        if Path(text).suffix not in _FILES and "/" not in text:
+            raise CheckpointError(
+                f"no file, folder or public weights called {text!r}",
+                hint=near_name(Path(text)) or "`vitlab models` lists public weights",
+            ) from error
         return path, ()  # whoever reads it says that there is no such file
     if weights.needs is not None:
         raise CheckpointError(f"{weights.name} is not a model that vitlab builds: it needs {weights.needs}")

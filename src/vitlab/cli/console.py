@@ -12,11 +12,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from vitlab.errors import VitlabError
+from vitlab.errors import ConfigError, VitlabError
 from vitlab.io.display import ProgressCallback, json_text, printable
 
 NAMES = {"start": "from", "given": "from", "target": "class"}
@@ -42,11 +42,16 @@ def show(value: Any, *, as_json: bool) -> None:
         print(text)
 
 
-def error(fault: VitlabError) -> None:
-    """Print `error: ...` and, if there is one, `hint: ...`."""
-    note(f"error: {fault.message}")
-    if fault.hint is not None:
-        note(f"hint: {fault.hint}")
+def error(fault: VitlabError, *, options: Collection[str] = (), given: Collection[str] = (), ways: str | None = None) -> None:
+    """Print `error: ...` and, if there is one, `hint: ...`.
+
+    `options` are the parameters of the verb and `given` those in the command: the sentence calls the given ones by their option,
+    the hint all of them. `ways` is the hint for wrong usage that has none.
+    """
+    note(f"error: {with_options(fault.message, given)}")
+    hint = fault.hint or (ways if isinstance(fault, ConfigError) else None)
+    if hint is not None:
+        note(f"hint: {with_options(hint, options)}")
 
 
 def note(text: str) -> None:
@@ -65,6 +70,21 @@ def as_options(text: str) -> str:
         return f"--{NAMES.get(found[1], found[1]).replace('_', '-')}{value}"
 
     return _PARAMETER.sub(option, text)
+
+
+_SETTING = re.compile(r"(?<![\w.`-])([a-z][a-z_0-9]*)=('[^'`]*'|[^\s,;:()`']+)")
+
+
+def with_options(text: str, names: Collection[str]) -> str:
+    """The text with `batch_size=0` as --batch-size 0, for those names."""
+
+    def option(found: re.Match[str]) -> str:
+        if found[1] not in names:
+            return found[0]
+        value = found[2].strip("'")
+        return f"--{NAMES.get(found[1], found[1]).replace('_', '-')}" + ("" if value == "True" else f" {value}")
+
+    return _SETTING.sub(option, text)
 
 
 class Notes(logging.Handler):

@@ -7,6 +7,7 @@ output closed the pipe (`| head`); 143 SIGTERM stopped a run, which saves a chec
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -77,7 +78,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except VitlabError as fault:
         if fault.result is not None:
             console.show(fault.result, as_json="--json" in (sys.argv if words is None else words))
-        console.error(fault)
+        _report(fault, list(sys.argv[1:] if words is None else words))
         return 2 if isinstance(fault, UsageError) else 1
     except KeyboardInterrupt:
         console.note("interrupted")
@@ -105,6 +106,18 @@ def _share_cores() -> None:
     programs a small run took 2 to 27 times as long, and on an idle machine it is no faster (docs/log.md)."""
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
         os.environ["GOMP_SPINCOUNT"] = "10000"  # read when torch is imported
+
+
+def _report(fault: VitlabError, words: list[str]) -> None:
+    """Print the error in the words of the command line."""
+    verb = next((verb for verb in (" ".join(words[:2]), *words[:1]) if verb in VERBS), None)
+    if verb is None:
+        console.error(fault)
+        return
+    options = [name for name, one in inspect.signature(VERBS[verb]).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    said = {word.partition("=")[0].replace("_", "-") for word in words}
+    given = [name for name in options if f"--{console.NAMES.get(name, name).replace('_', '-')}" in said]
+    console.error(fault, options=options, given=given, ways=f"vitlab {verb} --help lists what it takes")
 
 
 def _no_access(fault: OSError) -> VitlabError:
@@ -170,7 +183,7 @@ def _to_stdout(arguments: dict[str, Any], as_json: bool) -> None:
     """Write results of `predict` to standard output as they come; `-` reads paths, or one image, from standard input."""
     images = arguments["images"]
     if not images:
-        raise UsageError("missing IMAGE|DIR|GLOB|ZIP|-", hint="vitlab predict --help lists what it takes")
+        raise UsageError("missing IMAGE...", hint="vitlab predict --help lists what it takes")
     if "-" in images:
         if len(images) > 1:
             raise UsageError("- (a list or an image on stdin) cannot be combined with other images")

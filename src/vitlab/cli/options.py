@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, make_dataclass
 from difflib import get_close_matches
 from functools import cache, partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO, Union, get_args, get_origin, get_type_hints
 
 import tyro
@@ -38,6 +39,8 @@ from vitlab.recipes.table import RECIPES
 from vitlab.studies.config import PseudoLabels
 
 NOT_OPTIONS = ("progress",)
+_HINT = "; hint: "
+"""What parts a ValueError's sentence from its hint; tyro passes both on as one text."""
 
 
 # --- words of the command line -> values --------------------------------------------------------------------------------------
@@ -154,15 +157,23 @@ def strength(word: str) -> tuple[int, float] | None:
 def recipe(word: str) -> str:
     """The name of a recipe."""
     if word not in RECIPES:
-        raise ValueError(f"no recipe called {word!r}: {did_you_mean(word, list(RECIPES)) or 'they are ' + ', '.join(RECIPES)}")
+        hint = did_you_mean(word, list(RECIPES)) or f"recipes are {', '.join(RECIPES)}"
+        raise ValueError(f"no recipe called {word!r}{_HINT}{hint}")
     return word
 
 
 def existing(word: str) -> str:
     """A file or folder that exists, an address (s3://...), or a model on the hub (`hub:owner/name`)."""
     if not word.startswith("hub:") and not is_address(word) and not os.path.exists(word):  # noqa: PTH110 (Path.exists raises on a name that is too long)
-        raise ValueError(f"no file or folder called {word!r}")
+        near = _near(word)
+        raise ValueError(f"no file or folder called {word!r}" + (_HINT + near if near else ""))
     return word
+
+
+def _near(word: str) -> str | None:
+    from vitlab.io.files import near_name  # imports numpy, which a help page does not need
+
+    return near_name(Path(word))
 
 
 def checkpoint(word: str) -> str:
@@ -174,9 +185,9 @@ def checkpoint(word: str) -> str:
     try:
         find_weights(word)
     except ConfigError as error:
-        near = error.hint if error.hint and error.hint.startswith("did you mean") else None
-        said = f"no file, folder or public weights called {word!r}"
-        raise ValueError(f"{said}; {near}" if near else f"{said} (`vitlab models` lists public weights)") from None
+        near = error.hint if error.hint and error.hint.startswith("did you mean") else _near(word)
+        hint = near or "`vitlab models` lists public weights"
+        raise ValueError(f"no file, folder or public weights called {word!r}{_HINT}{hint}") from None
     return word
 
 
@@ -189,7 +200,7 @@ WORDS: dict[str, Any] = {
     "Existing": _word("", existing),
     "ModelOrName": _word("NAME|FILE"),
     "Layer": _word("N", whole),
-    "ImagesLike": _word("IMAGE|DIR|GLOB|ZIP|-", many=True),
+    "ImagesLike": _word("IMAGE...", many=True),
     "Size": _word("HxW", size),
     "Sizes": _word("HxW,...", sizes),
     "Names": _word("NAME,..."),
@@ -240,7 +251,7 @@ def _choice(kind: Any) -> type:
     def read(word: str) -> str:
         if word not in words:
             near = did_you_mean(word, words)
-            raise ValueError(f"{word!r} is not one of {', '.join(words)}" + (f"; {near}" if near else ""))
+            raise ValueError(f"{word!r} is not one of {', '.join(words)}" + (_HINT + near if near else ""))
         return word
 
     return _word("{" + ",".join(words) + "}", read)
@@ -419,7 +430,8 @@ def _usage_error(box: str, arguments: type, words: Sequence[str], verb: str) -> 
         if re.match(r"--?[A-Za-z]", option) and option.replace("_", "-") not in options:
             known = [name.lstrip("-") for name in options]
             said = option.lstrip("-").replace("_", "-")
-            near = [name for name in renamed.ELSEWHERE.get(said, ()) if name in known] or get_close_matches(said, known, n=1)
+            named = (*renamed.ELSEWHERE.get(said, ()), NAMES.get(option.lstrip("-"), ""))
+            near = [name for name in named if name in known] or get_close_matches(said, known, n=1)
             if said in (by_place := _by_place(arguments)):
                 usage = f"vitlab {verb} {' '.join(by_place.values())}"
                 return UsageError(f"no option called {option}", hint=f"give it by its place: {usage}")
@@ -434,8 +446,8 @@ def _usage_error(box: str, arguments: type, words: Sequence[str], verb: str) -> 
         return UsageError(f"unexpected argument {first!r}", hint=ways)
     if match := re.match(r"Missing value for argument '(.+?)'", text):
         return UsageError(f"{match[1]} needs a value", hint=ways)
-    text, _, meant = text.removeprefix("Error parsing ").partition("; did you mean ")
-    return UsageError(text, hint=f"did you mean {meant}" if meant else ways)
+    text, _, hint = text.removeprefix("Error parsing ").partition(_HINT)
+    return UsageError(text, hint=hint or ways)
 
 
 def _options(arguments: type, verb: str) -> list[str]:

@@ -68,7 +68,7 @@ def class_names(label_set: str) -> tuple[str, ...]:
         return tuple(word.replace("_", " ") for word in _LISTS[label_set].split())
     if label_set not in _BITS:
         raise ConfigError(
-            f"no label set called {label_set!r}",
+            f"no file and no label set called {label_set!r}",
             hint=did_you_mean(label_set, LABEL_SETS) or f"they are {', '.join(LABEL_SETS)}; or give a file with one label per line",
         )
     return _imagenet_names(label_set)

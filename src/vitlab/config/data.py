@@ -257,8 +257,8 @@ AUGREG: dict[str, Augment] = {
 def augreg(name: str, *, image_size: int | tuple[int, int] = 224) -> Augment:
     """The AugReg preset of that name (`none`, `light1` ... `strong2`) for images of `image_size`."""
     if name not in AUGREG:
-        hint = did_you_mean(name, list(AUGREG))
-        raise ConfigError(f"no augmentation called {name!r}: there are {', '.join(AUGREG)}", hint=hint)
+        hint = did_you_mean(name, list(AUGREG)) or f"presets are {', '.join(AUGREG)}"
+        raise ConfigError(f"no augmentation preset called {name!r}", hint=hint)
     return replace(AUGREG[name], image_size=pair("image_size", image_size))
 
 

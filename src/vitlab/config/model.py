@@ -119,5 +119,5 @@ def _unknown(name: str) -> ConfigError:
     known = (*NAMES, *architectures())
     always = (*ViTConfig.names, *ResNetConfig.names)
     alike = [other for other in known if other in always or other[:2].casefold() == name[:2].casefold()]
-    hint = did_you_mean(name, alike, count=2) or f"one of {', '.join(NAMES)}, or a name of timm's"
+    hint = did_you_mean(name, alike, count=2) or "`vitlab models` lists all names"
     return ConfigError(f"no model called {name!r}", hint=hint)

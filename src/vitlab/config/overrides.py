@@ -155,7 +155,7 @@ class Overrides:
                 raise ConfigError(f"{name}={value} must be a positive number")
         if self.steps is not None and self.epochs is not None:
             raise ConfigError(
-                f"steps={self.steps} and epochs={self.epochs} both set the length of the run", hint="give one of them"
+                f"`steps={self.steps}` and `epochs={self.epochs:g}` both set the length of the run", hint="give one of them"
             )
 
 

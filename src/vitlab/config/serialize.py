@@ -65,7 +65,7 @@ def from_text(kind: type[T], text: str) -> T:
     try:
         data = parsed(text)
     except ValueError as error:
-        raise ConfigError(f"this is not JSON: {str(error)[:200]}") from error
+        raise ConfigError(f"this is not JSON: {str(error)[:200]}", hint="every run's folder has its config as run.json") from error
     value: T = from_json(kind, data)
     return value
 

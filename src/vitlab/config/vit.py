@@ -357,7 +357,7 @@ class ViTConfig:
             near = f"{_nearest(height, step_h)}x{_nearest(width, step_w)}"
             raise ConfigError(
                 f"image_size={height}x{width} is not a multiple of the patch {step_h}x{step_w}",
-                hint=f"use image_size={near}, or pad=True to fill the edge, or crop=True to leave it out",
+                hint=f"use image_size={near}; or set pad=True (fill the edge) or crop=True (leave it out) in a ViTConfig",
             )
         if (patches := self.grid[0] * self.grid[1]) > _MOST_PATCHES:
             raise ConfigError(f"image_size={height}x{width} makes {patches:,} patches; the limit is {_MOST_PATCHES:,}")

@@ -122,7 +122,7 @@ class Asked:
                 if getattr(self, name):
                     raise UsageError(f"`{name}` is for data, but `vtab` has its own protocol")
         elif self.data is None:
-            raise UsageError("missing DATA", hint="vitlab evaluate MODEL DATA")
+            raise UsageError("there is no data to evaluate on", hint="give it after the model: a folder, a zip, digits, ...")
         chosen_corruptions(self.corruptions)
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from vitlab.errors import DataError, masked
 from vitlab.io.address import Address, address_of, is_address, place_of
 from vitlab.io.archive_limits import READ_IN_PLACE
 from vitlab.io.display import printable
-from vitlab.io.files import open_regular, read_bytes
+from vitlab.io.files import near_name, open_regular, read_bytes
 from vitlab.io.remote import files_below, info, is_file, matches, read_all
 from vitlab.io.zip import ZipContents, read_zip_index
 
@@ -197,7 +198,9 @@ def _named_by(word: str) -> Iterator[str]:
         open_regular(word, error=DataError).close()  # refuses a pipe, a device, a link that leads nowhere
         yield word
     else:
-        raise DataError(f"no file or folder called {word!r}")
+        raise DataError(
+            f"no file or folder called {word!r}", hint=near_name(Path(word)) or "give an image, a folder, a zip or a pattern"
+        )
 
 
 def _at_address(address: Address) -> Iterator[str]:

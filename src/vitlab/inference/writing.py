@@ -40,6 +40,7 @@ from vitlab.io.atomic import only_writer, replacing
 from vitlab.io.display import ProgressCallback, json_text, printable
 
 ResultFormat = Literal["text", "jsonl", "csv", "parquet"]
+_READS = "vitlab reads JPEG, PNG, WebP, GIF, BMP, TIFF, NumPy arrays and DICOM files"
 _REPORTED = 20  # unreadable images that are reported one by one; results name all of them
 _LONGEST_LINE = 2**16  # characters; a path has at most 4,096 bytes
 _FLUSH = 32  # results between two flushes, and between two reports of progress
@@ -197,7 +198,9 @@ def predict_images(
         if len(done):
             notify(f"note: {len(done):,} images are in {out} already")
         results = predictor.stream(found, done=done if len(done) else None)
-        failed, seen = _pour(results, sink, progress, total=total, notify=notify)
+        failed, seen, alone = _pour(results, sink, progress, total=total, notify=notify)
+    if alone is not None and not len(done):
+        raise DataError(str(alone), hint=_READS)
     _count_unreadable(failed + done.unreadable, seen + len(done), strict=strict, notify=notify)  # also what an earlier call wrote
     return DetectedImages(kept.detected) if isinstance(predictor, Detector) else Predictions(kept.predictions)
 
@@ -214,9 +217,9 @@ def _count_unreadable(failed: int, seen: int, *, strict: bool, notify: Callable[
         return
     sentence = f"{failed:,} of {seen:,} images could not be read"
     if failed == seen:
-        raise DataError("the image could not be read" if seen == 1 else f"none of {seen:,} images could be read")
+        raise DataError("the image could not be read" if seen == 1 else f"none of {seen:,} images could be read", hint=_READS)
     if strict:
-        raise DataError(sentence)
+        raise DataError(sentence, hint="repair or remove them, or leave `strict` out to skip them")
     notify(f"note: {sentence}")
 
 
@@ -227,22 +230,31 @@ def _pour(
     *,
     total: int | None,
     notify: Callable[[str], None],
-) -> tuple[int, int]:
-    """Write results as they come; how many images could not be read, and how many there were."""
+) -> tuple[int, int, Unreadable | None]:
+    """Write results as they come; how many images could not be read, and how many there were.
+
+    The third value is the only image if it could not be read: the error says why, and nothing is reported beside it.
+    """
     failed = seen = 0
+    alone: Unreadable | None = None
     progress("predicting", 0, total)
     for result in results:
         sink.write(result)
         seen += 1
+        if alone is not None:
+            notify(f"unreadable: {alone}")
+            alone = None
         if isinstance(result, Unreadable):
             failed += 1
-            if failed <= _REPORTED:
+            if seen == 1:
+                alone = result
+            elif failed <= _REPORTED:
                 notify(f"unreadable: {result}")
         if seen % _FLUSH == 0:
             sink.flush()
             progress("predicting", seen, total)
     sink.flush()
-    return failed, seen
+    return failed, seen, alone
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from io import BufferedReader
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,6 +27,8 @@ SMALL_FILE = 2**26
 LIST_FILE = 2**30
 """Most bytes of a list of images."""
 
+_NEAR_NAMES = 10_000
+"""Most names of a folder that are compared with a name that is missing in it."""
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -63,7 +65,7 @@ def open_regular(path: str | os.PathLike[str], *, error: type[VitlabError] = Che
     try:
         return os.fdopen(open_handle(path), "rb")
     except FileNotFoundError as fault:
-        raise error(f"no file called {printable(os.fspath(path))}", hint=_near(Path(path))) from fault
+        raise error(f"no file called {printable(os.fspath(path))}", hint=near_name(Path(path))) from fault
     except (OSError, ValueError) as fault:  # ValueError: a null byte in the name
         raise error(f"cannot read {printable(os.fspath(path))}: {_reason(fault)}") from fault
 
@@ -88,6 +90,8 @@ def read_bytes(path: str | os.PathLike[str], *, most: int = SMALL_FILE, error: t
 
 def read_text(path: str | os.PathLike[str], *, most: int = SMALL_FILE, error: type[VitlabError] = DataError) -> str:
     """The text of a regular file in UTF-8, with or without a byte order mark; `error` as for `read_bytes`, or if it is no text."""
+    if not os.path.lexists(path):
+        raise error(f"no file called {printable(os.fspath(path))}", hint=near_name(Path(path)))
     return as_text(read_bytes(path, most=most, error=error), os.fspath(path), error=error)
 
 
@@ -116,11 +120,16 @@ def size_of(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def _near(path: Path) -> str | None:
+def near_name(path: Path) -> str | None:
+    """The hint for a path where nothing is: a file or folder beside it with a similar name, or that its folder is missing."""
     if not is_folder(path.parent):
-        return f"there is no folder {path.parent}"
-    close = get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1)
-    return f"did you mean {path.parent / close[0]}?" if close else None
+        return f"there is no folder {printable(str(path.parent))}"
+    try:
+        names = [entry.name for entry in islice(path.parent.iterdir(), _NEAR_NAMES)]
+    except OSError:  # a folder that may not be listed has no name to suggest
+        return None
+    close = get_close_matches(path.name, names, n=1)
+    return f"did you mean {printable(str(path.parent / close[0]))}?" if close else None
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int]:

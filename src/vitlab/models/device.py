@@ -10,6 +10,7 @@ from vitlab.errors import ConfigError
 from vitlab.io.machine import trouble_with
 
 _HINT = "use auto, cpu, cuda, cuda:1 or mps"
+_ELSE = "`device=auto` takes a GPU if there is one, else the CPU"
 _TIMEOUT = 120.0  # seconds; nearly all of it is the import of torch on a busy machine
 # A forward and a backward pass through the operations of a model: matrix product, attention, convolution.
 _TRIAL = """
@@ -38,11 +39,11 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
     except RuntimeError:
         raise ConfigError(f"no device called {name!r}", hint=_HINT) from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"`device={name}`, but PyTorch finds no CUDA GPU on this machine", hint=_HINT)
+        raise ConfigError(f"`device={name}`, but PyTorch finds no CUDA GPU on this machine", hint=_ELSE)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"`device={name}`, but this machine has {torch.cuda.device_count()} CUDA GPUs", hint=_HINT)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("`device=mps`, but PyTorch finds no Apple GPU on this machine", hint=_HINT)
+        raise ConfigError("`device=mps`, but PyTorch finds no Apple GPU on this machine", hint=_ELSE)
     return device
 
 

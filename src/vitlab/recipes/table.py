@@ -85,14 +85,14 @@ def recipe(
     facts = RunFacts(data=data, start=start, machine=machine or Machine())
     for option in ("decoder", "layers", "dice"):
         if getattr(overrides, option) is not None and name != "segment-folder":
-            raise ConfigError(f"{option} is for segmentation, and {name} is not", hint="task='segment'")
+            raise ConfigError(f"`{option}` is for segmentation, and {name} does something else", hint="use `task=segment`")
     if start is not None and task_of(start.model) == "detect" and name != "detect-folder":
         raise ConfigError(
             f"{start.path} is an object detector: it finds boxes, and {name} does not learn that",
-            hint="task='detect', or start from a classifier",
+            hint="use `task=detect`, or start from a classifier",
         )
     if overrides.detector is not None and name != "detect-folder":
-        raise ConfigError(f"detector is for detection, and {name} is not", hint="task='detect'")
+        raise ConfigError(f"`detector` is for detection, and {name} does something else", hint="use `task=detect`")
     if data is not None and name != "masked":
         _check_task(name, data)
     run = RECIPES[name](facts, overrides)
@@ -119,14 +119,15 @@ def _for_every_patch(model: ViTConfig, sizes: PatchSizes) -> tuple[int, int]:
 def _check_task(name: str, data: DataFacts) -> None:
     """Refuse data that gives classes to something else than the recipe learns them of: images, pixels, objects."""
     if data.masks and name != "segment-folder":
-        raise ConfigError(f"{data.dataset} gives each pixel a class, and {name} does not learn that", hint="task='segment'")
+        raise ConfigError(f"{data.dataset} gives each pixel a class, and {name} does not learn that", hint="use `task=segment`")
     if data.boxes and name != "detect-folder":
-        raise ConfigError(f"{data.dataset} gives each object a box, and {name} does not learn that", hint="task='detect'")
+        raise ConfigError(f"{data.dataset} gives each object a box, and {name} does not learn that", hint="use `task=detect`")
     if name == "segment-folder" and not data.masks:
         raise ConfigError(
-            f"{data.dataset} has no masks", hint="images/ beside masks/, or masks.json; task='classify' classifies images"
+            f"{data.dataset} has no masks",
+            hint="put them into masks/ beside images/, or list them in masks.json; `task=classify` needs none",
         )
     if name == "detect-folder" and not data.boxes:
         raise ConfigError(
-            f"{data.dataset} has no boxes", hint="boxes.csv, COCO's JSON or VOC's XML; task='classify' classifies images"
+            f"{data.dataset} has no boxes", hint="give boxes.csv, COCO's JSON or VOC's XML; `task=classify` needs none"
         )

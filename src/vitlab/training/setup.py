@@ -183,9 +183,9 @@ def _check_targets(run: RunConfig, dataset: ImageDataset) -> None:
     if boxes and run.task != "detect":
         raise ConfigError(f"{run.data.dataset} gives each object a box, and this model does not", hint="task='detect'")
     if run.task == "segment" and not masks:
-        raise ConfigError(f"{run.data.dataset} has no masks, and this model gives each pixel a class", hint="task='classify'")
+        raise ConfigError(f"{run.data.dataset} has no masks, and this model gives each pixel a class", hint="use `task=classify`")
     if run.task == "detect" and not boxes:
-        raise ConfigError(f"{run.data.dataset} has no boxes, and this model finds objects", hint="task='classify'")
+        raise ConfigError(f"{run.data.dataset} has no boxes, and this model finds objects", hint="use `task=classify`")
 
 
 def create_model(run: RunConfig, dataset: Dataset, snapshot: Snapshot | None = None) -> tuple[Model, tuple[str, ...]]:

@@ -151,7 +151,7 @@ def parse_json(file: BinaryIO, path: Path) -> dict[str, Json]:
     try:
         value = parsed(file.read().decode())
     except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {str(error)[:120]}") from error
+        raise CheckpointError(f"{path} is not JSON: {str(error)[:120]}", hint="the file is damaged, or not a checkpoint") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} is not a JSON object")
     return value

@@ -238,7 +238,7 @@ PAPER_SETS: tuple[PublicSet, ...] = (
         by_hand=(
             "register at https://image-net.org/download and fetch ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar; unpack the"
             " tar of each class of the first to train/<wnid>/ (1,000 folders n01440764 to n15075141), and sort the second into"
-            " val/<wnid>/ by the labels of the development kit; then --data FOLDER reads it"
+            " val/<wnid>/ by the labels of the development kit; then give that folder as the data"
         ),
     ),
     PublicSet(
@@ -423,7 +423,7 @@ VTAB_SETS: tuple[PublicSet, ...] = (
         spelling="{folder}",
         by_hand=(
             "download NWPU-RESISC45.rar in a browser from https://1drv.ms/u/s!AmgKYzARBl5ca3HNaHIlzp_IXjs and unpack it (7z x):"
-            " it holds one folder for each class; then --data FOLDER reads it"
+            " it holds one folder for each class; then give that folder as the data"
         ),
     ),
     PublicSet(
