@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from vitlab.checkpoints import Checkpoint
-    from vitlab.config.cluster import EngineName, RayConfig
     from vitlab.config.data import CorruptPolicy, Interpolation, OnBroken, PixelScale, Preprocess, Resize, Split, SplitRule
     from vitlab.config.evaluation import BackendName
     from vitlab.config.grid_detector import DetectorKind
+    from vitlab.config.hardware import EngineName, RayConfig
     from vitlab.config.model import Task
     from vitlab.config.overrides import DataFacts, Overrides, StartFacts
     from vitlab.config.run import RunConfig
@@ -625,7 +625,7 @@ def _ray_config(
     engine: EngineName, address: str | None, actors: int = 0, part_size: int = 4096, workers: int = 1
 ) -> RayConfig | None:
     """The settings of a cluster; None where the work stays in this process. Ray itself must be installed."""
-    from vitlab.config.cluster import EngineName, RayConfig
+    from vitlab.config.hardware import EngineName, RayConfig
     from vitlab.errors import choice
     from vitlab.io.ray_cluster import check_installed
 

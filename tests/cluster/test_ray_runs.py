@@ -14,7 +14,7 @@ from tests.reports.small import run_of, write_pack
 from tests.training.test_sweep import LRS, swept, tiny_run
 from vitlab.checkpoints import load
 from vitlab.checkpoints.native import tensors_digest
-from vitlab.config.cluster import RayConfig
+from vitlab.config.hardware import RayConfig
 from vitlab.config.serialize import Json
 from vitlab.studies.study import Done, Job, JobProgress, run_jobs
 from vitlab.training.control import Control

@@ -14,8 +14,7 @@ from vitlab.config import Overrides, published
 from vitlab.config.data import Preprocess
 from vitlab.config.model import variant
 from vitlab.config.overrides import StartFacts
-from vitlab.config.paper_tables import Score, TransferRow
-from vitlab.config.published import dataset_of_the_paper, published_accuracies, published_vtab
+from vitlab.config.published import Score, TransferRow, dataset_of_the_paper, published_accuracies, published_vtab
 from vitlab.config.vit import Position, ViTConfig
 from vitlab.recipes import recipe
 from vitlab.training.run import Run

@@ -20,9 +20,8 @@ from vitlab.checkpoints import Checkpoint
 from vitlab.config import ConvNeXtConfig, EfficientNetConfig, Preprocess, SwinConfig, variant
 from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig
-from vitlab.config.stems import ResNetStem
 from vitlab.config.vit import Position, ViTConfig
-from vitlab.config.vit_parts import RelativeBias, Rotary
+from vitlab.config.vit_parts import RelativeBias, ResNetStem, Rotary
 from vitlab.data.dataset import Dataset
 from vitlab.data.opening import open_dataset
 from vitlab.data.transforms import normalise

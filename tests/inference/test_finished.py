@@ -13,7 +13,7 @@ from tests.inference.test_folded import close, noise, vit
 from vitlab.checkpoints import Checkpoint
 from vitlab.config import Preprocess, variant
 from vitlab.config.resnet import ResNetConfig
-from vitlab.config.stems import ResNetStem
+from vitlab.config.vit_parts import ResNetStem
 from vitlab.exporters import ExportConfig
 from vitlab.exporters.files import Graph, traced
 from vitlab.inference import Predictor

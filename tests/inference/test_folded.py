@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tests.models.modern import MODERN
 from vitlab.checkpoints import Checkpoint
 from vitlab.config import Preprocess, variant
-from vitlab.config.stems import ResNetStem
 from vitlab.config.vit import PROFILES, Position, ViTConfig
+from vitlab.config.vit_parts import ResNetStem
 from vitlab.errors import ConfigError
 from vitlab.inference import Predictor
 from vitlab.inference.backends import FoldedBackend, TorchBackend, torch_backend

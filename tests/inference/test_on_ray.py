@@ -13,7 +13,7 @@ import pytest
 
 import vitlab
 from tests.inference import small
-from vitlab.config.cluster import Cut, RayConfig
+from vitlab.config.hardware import Cut, RayConfig
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ClusterError, ConfigError, DataError, UsageError, VitlabError
 from vitlab.inference import Predictor, on_ray

@@ -10,7 +10,7 @@ from torch import Tensor
 from vitlab.config import ModelConfig, Position, ResNetConfig, ResNetStem, ViTConfig, variant
 from vitlab.config.efficientnet import EfficientNetConfig
 from vitlab.config.recurrent import RecurrentConfig
-from vitlab.config.stems import ConvStem
+from vitlab.config.vit_parts import ConvStem
 from vitlab.models import build
 from vitlab.models.model import Model
 from vitlab.models.vit import ViT

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitlab.config import ConvStem, ResNetStem, ViTConfig, variant
 from vitlab.config.serialize import from_json, to_json
-from vitlab.config.stems import Activation, StemNorm
+from vitlab.config.vit_parts import Activation, StemNorm
 from vitlab.errors import ConfigError
 from vitlab.models.model import Draw
 from vitlab.models.stems import ConvolutionalStem, init_stem

@@ -21,10 +21,10 @@ from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.cost_counter import CostCounter, strided
 from vitlab.config.model import NAMES, ModelConfig, variant
 from vitlab.config.resnet import ResNetConfig
-from vitlab.config.stems import ConvStem, ResNetStem
 from vitlab.config.swin import SwinConfig
 from vitlab.config.timm_names import architectures
 from vitlab.config.vit import Position, PositionKind, PositionPlace, ViTConfig
+from vitlab.config.vit_parts import ConvStem, ResNetStem
 from vitlab.errors import ConfigError
 from vitlab.models import build
 from vitlab.models.cost import cost, model_rows

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitlab.config.stems import ResNetStem
 from vitlab.config.vit import PROFILES, ViTConfig
+from vitlab.config.vit_parts import ResNetStem
 from vitlab.models import build
 from vitlab.models.model import Draw
 from vitlab.models.stems import ResNetBody, init_stem

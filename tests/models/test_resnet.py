@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.config.resnet import ResNetConfig
-from vitlab.config.stems import Standardise
+from vitlab.config.vit_parts import Standardise
 from vitlab.errors import ConfigError
 from vitlab.models import Record, build
 from vitlab.models.resnet import ResNet, StandardisedConv, pad_same, same_padding, standardise

@@ -14,8 +14,7 @@ from vitlab.checkpoints import Checkpoint, convert, load, save
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats import FORMATS, Hints
 from vitlab.config.data import Preprocess
-from vitlab.config.timm_names import architecture_config
-from vitlab.config.timm_vits import STYLES, timm_vit
+from vitlab.config.timm_names import STYLES, architecture_config, timm_vit
 from vitlab.config.vit import ViTConfig
 from vitlab.models import build
 

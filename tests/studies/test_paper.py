@@ -15,7 +15,7 @@ import vitlab
 from vitlab.cli.main import GROUPS, VERBS, main
 from vitlab.cli.options import parse
 from vitlab.config.model import variant
-from vitlab.config.paper_tables import (
+from vitlab.config.published import (
     JFT,
     MASKED_B16,
     MEAN_9,

@@ -14,7 +14,7 @@ from tests import processes
 from tests.studies.test_protocol import write_data
 from tests.studies.test_study import jobs as small_jobs
 from vitlab.cli.main import main
-from vitlab.config.paper_tables import TABLE_8
+from vitlab.config.published import TABLE_8
 from vitlab.config.serialize import Json
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, TrainingError

@@ -14,7 +14,7 @@ from vitlab.config import Overrides, RunConfig
 from vitlab.config.hardware import EFFICIENCY, HARDWARE, Hardware, core_days, hardware_called
 from vitlab.config.model import variant
 from vitlab.config.overrides import DataFacts
-from vitlab.config.paper_tables import IMAGENET21K, JFT, TABLE_2
+from vitlab.config.published import IMAGENET21K, JFT, TABLE_2
 from vitlab.errors import ConfigError, UsageError
 from vitlab.models.cost import cost
 from vitlab.recipes import recipe

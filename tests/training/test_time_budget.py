@@ -13,8 +13,7 @@ from tests.training.small import small_run
 from vitlab.config import Preprocess, ViTConfig, variant
 from vitlab.config.overrides import DataFacts, Overrides, StartFacts
 from vitlab.config.run import RunConfig
-from vitlab.config.scaling import small_first
-from vitlab.config.train import TrainConfig, scaled
+from vitlab.config.train import TrainConfig, scaled, small_first
 from vitlab.data.dataset import ImageDataset
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, UsageError

@@ -10,9 +10,9 @@ from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.run import RunConfig
 from vitlab.config.segmenter import SegmenterConfig
-from vitlab.config.stems import ConvStem, ResNetStem
 from vitlab.config.swin import SwinConfig
 from vitlab.config.vit import Numerics, Position, ViTConfig
+from vitlab.config.vit_parts import ConvStem, ResNetStem
 
 __all__ = [
     "ConvNeXtConfig",

@@ -14,10 +14,20 @@ from vitlab.config.data import PixelScale, Preprocess, Resize, SplitRule, feedin
 from vitlab.config.grid_detector import DetectorKind
 from vitlab.config.model import ModelConfig
 from vitlab.config.run import RunConfig
-from vitlab.config.scaling import small_first, warmup_of
 from vitlab.config.segmenter import Decoder
 from vitlab.config.serialize import Json, to_json
-from vitlab.config.train import HeadStart, Lora, Offload, PatchSizes, Precision, Resizing, Strategy, Trainable
+from vitlab.config.train import (
+    HeadStart,
+    Lora,
+    Offload,
+    PatchSizes,
+    Precision,
+    Resizing,
+    Strategy,
+    Trainable,
+    small_first,
+    warmup_of,
+)
 from vitlab.errors import ConfigError, at_least, pair
 
 

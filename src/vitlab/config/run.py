@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from vitlab.config.data import Augment, DecodeLimits, LoaderConfig, Preprocess, Split, SplitRule, why_not_packed
 from vitlab.config.model import ModelConfig, Task, flexible_vit, task_of
 from vitlab.config.renamed import current_dataset
-from vitlab.config.scaling import common_size
 from vitlab.config.swin import SwinConfig
-from vitlab.config.train import TrainConfig, scaled
+from vitlab.config.train import TrainConfig, common_size, scaled
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from vitlab.config.cost_counter import CostCounter, cells
 from vitlab.config.serialize import Json, to_json
-from vitlab.config.stems import ConvStem, ResNetStem
-from vitlab.config.vit_parts import FeedForward, Norm, Parallel, Pooling, Projections, RelativeBias, Rotary
+from vitlab.config.vit_parts import ConvStem, FeedForward, Norm, Parallel, Pooling, Projections, RelativeBias, ResNetStem, Rotary
 from vitlab.errors import LARGEST_WIDTH, MOST_LAYERS, ConfigError, at_least, choice, fraction, pair
 
 Pool = Literal["token", "mean", "map", "token+mean"]

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitlab.checkpoints import Checkpoint
-from vitlab.config.cluster import Cut, RayConfig
 from vitlab.config.data import Preprocess, Split
 from vitlab.config.evaluation import EvaluateConfig, FewShotConfig, KnnConfig, ProbeConfig, VtabConfig
+from vitlab.config.hardware import Cut, RayConfig
 from vitlab.config.published import PublishedAccuracy, published_accuracies, published_vtab
 from vitlab.config.serialize import to_json
 from vitlab.data.batch import Failure, label_array

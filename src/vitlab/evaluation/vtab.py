@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from vitlab.checkpoints.checkpoint import Checkpoint
 from vitlab.config.evaluation import EvaluateConfig, VtabConfig
-from vitlab.config.paper_tables import TABLE_9, VtabGroup
+from vitlab.config.published import TABLE_9, VtabGroup
 from vitlab.config.serialize import Json
 from vitlab.data.batch import Failure
 from vitlab.data.catalog.sets import find_set

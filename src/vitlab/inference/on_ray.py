@@ -4,7 +4,7 @@
 
 Ray Data streams the chunks: a reader stops when decoded images wait for a model, and a model when results wait for this process,
 which writes them. A reader or model that dies, alone or with its node, is started again elsewhere, and its chunk is done again.
-Chunks are cut at multiples of the batch size (`config.cluster.Cut`), so every batch holds what it holds in one process. The code
+Chunks are cut at multiples of the batch size (`config.hardware.Cut`), so every batch holds what it holds in one process. The code
 that reads, runs and writes is that of one process too: `read_batches` or the loader, `Predictor`, the rows of `results.py` and
 `search_index.py`.
 
@@ -34,9 +34,9 @@ import torch
 
 from vitlab import __version__
 from vitlab.checkpoints import Checkpoint
-from vitlab.config.cluster import Cut, RayConfig
 from vitlab.config.data import LoaderConfig
 from vitlab.config.evaluation import BackendName, EvaluateConfig
+from vitlab.config.hardware import Cut, RayConfig
 from vitlab.data.batch import Failure
 from vitlab.data.dataset import Dataset, ImageDataset
 from vitlab.data.loader import Loader

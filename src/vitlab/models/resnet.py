@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from vitlab.config.resnet import ResNetConfig
-from vitlab.config.stems import Standardise
+from vitlab.config.vit_parts import Standardise
 from vitlab.errors import ConfigError
 from vitlab.models.model import Draw, Family, Model, init_head, init_norm
 from vitlab.models.record import Record

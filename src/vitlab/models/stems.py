@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitlab.config.stems import ConvStem, ResNetStem
 from vitlab.config.vit import Gelu
+from vitlab.config.vit_parts import ConvStem, ResNetStem
 from vitlab.models.batch_norm import BatchNorm, init_batch_norm
 from vitlab.models.model import Draw, init_norm
 from vitlab.models.resnet import StandardisedConv, max_pool, pad_same

@@ -13,9 +13,8 @@ from vitlab.config.grid_detector import GridDetectorConfig
 from vitlab.config.model import ModelConfig
 from vitlab.config.overrides import DataFacts, Overrides, RunFacts
 from vitlab.config.run import RunConfig, RunData
-from vitlab.config.scaling import every, lr_for, pretraining_batch, steps_of, warmup_of
 from vitlab.config.segmenter import SegmenterConfig
-from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
+from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig, every, lr_for, pretraining_batch, steps_of, warmup_of
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.recipes.rules import new_model, plain_preprocess, precision_of, start_of, whole_patches, workers_of

@@ -9,10 +9,21 @@ from vitlab.config.data import Augment, LoaderConfig, Preprocess, SplitRule, aug
 from vitlab.config.model import ModelConfig, variant
 from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts
 from vitlab.config.run import RunConfig, RunData
-from vitlab.config.scaling import every, lr_for, pretraining_batch, steps_of, warmup_of
-from vitlab.config.stems import ConvStem
-from vitlab.config.train import Average, Optimizer, Resizing, Schedule, TrainConfig, scaled
+from vitlab.config.train import (
+    Average,
+    Optimizer,
+    Resizing,
+    Schedule,
+    TrainConfig,
+    every,
+    lr_for,
+    pretraining_batch,
+    scaled,
+    steps_of,
+    warmup_of,
+)
 from vitlab.config.vit import ViTConfig
+from vitlab.config.vit_parts import ConvStem
 from vitlab.errors import ConfigError
 from vitlab.recipes.rules import (
     channels_for,

@@ -8,7 +8,7 @@ Fine-tuning: Table 4 and app. B.1.1, each dataset with its own steps and learnin
 they leave open is from the authors' code: inception crops and flips, test images resized to a square, and a warm-up of 500 steps
 (100 for runs of 500), counted in batches of 512.
 
-On other data than the published, the rules of `vitlab.config.scaling` apply.
+On other data than the published, the rules of `vitlab.config.train` apply.
 """
 
 from __future__ import annotations
@@ -21,8 +21,22 @@ from vitlab.config.model import ModelConfig, variant
 from vitlab.config.overrides import DataFacts, Overrides, RunFacts
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.run import RunConfig, RunData
-from vitlab.config.scaling import every, finetuning_batch, lr_for, pretraining_batch, steps_like, steps_of, warmup_of
-from vitlab.config.train import Average, LossKind, Masked, Optimizer, Schedule, ScheduleKind, TrainConfig
+from vitlab.config.train import (
+    Average,
+    LossKind,
+    Masked,
+    Optimizer,
+    Schedule,
+    ScheduleKind,
+    TrainConfig,
+    every,
+    finetuning_batch,
+    lr_for,
+    pretraining_batch,
+    steps_like,
+    steps_of,
+    warmup_of,
+)
 from vitlab.config.vit import Position, ViTConfig
 from vitlab.errors import ConfigError
 from vitlab.recipes.rules import (
@@ -165,7 +179,7 @@ _MASKED_STEPS = 1_000_000  # app. B.1.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pretraining:
-    """A published pre-training run on `reference`; `vitlab.config.scaling` scales it to other data."""
+    """A published pre-training run on `reference`; `vitlab.config.train` scales it to other data."""
 
     reference: DataFacts
     epochs: float

@@ -10,9 +10,8 @@ from vitlab.config.grid_detector import GridDetectorConfig
 from vitlab.config.model import ModelConfig, variant
 from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts, StartFacts
 from vitlab.config.run import RunConfig
-from vitlab.config.scaling import common_size
 from vitlab.config.segmenter import SegmenterConfig
-from vitlab.config.train import Precision
+from vitlab.config.train import Precision, common_size
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError
 

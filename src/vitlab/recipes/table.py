@@ -9,8 +9,7 @@ from vitlab.config.data import with_resize
 from vitlab.config.model import flexible_vit, task_of
 from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts, StartFacts, with_execution
 from vitlab.config.run import RunConfig
-from vitlab.config.scaling import common_size
-from vitlab.config.train import PatchSizes
+from vitlab.config.train import PatchSizes, common_size
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, did_you_mean
 from vitlab.recipes.dense import detect_folder, segment_folder

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-from vitlab.config.paper_tables import TABLE_7, TABLE_8
+from vitlab.config.published import TABLE_7, TABLE_8
 from vitlab.config.serialize import Json
 from vitlab.config.train import Masked
 from vitlab.config.vit import Position, PositionKind, PositionPlace, ViTConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitlab.config.hardware import EFFICIENCY
-from vitlab.config.paper_tables import (
+from vitlab.config.published import (
     IMAGENET,
     IMAGENET21K,
     JFT,

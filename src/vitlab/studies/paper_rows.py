@@ -1,6 +1,6 @@
 """The rows of `vitlab paper`, one function for each table or figure: published numbers beside what is computed and measured.
 
-The published numbers are `vitlab.config.paper_tables` and `vitlab.config.published`. Computed numbers are computed when the rows
+The published numbers are `vitlab.config.published`. Computed numbers are computed when the rows
 are made, by the cost counter or from the published ones. Measured numbers are those of docs/results.md, and name its section.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from vitlab.config.hardware import EFFICIENCY, core_days, hardware_called
 from vitlab.config.model import variant
 from vitlab.config.overrides import Overrides, StartFacts
-from vitlab.config.paper_tables import (
+from vitlab.config.published import (
     AVERAGE_5,
     FIGURE_4_IMAGES,
     FIGURE_4_MODELS,
@@ -29,6 +29,7 @@ from vitlab.config.paper_tables import (
     OBJECTNET,
     PAPER,
     PAPER_V1,
+    PUBLISHED,
     TABLE_1,
     TABLE_2,
     TABLE_2_V1,
@@ -39,11 +40,11 @@ from vitlab.config.paper_tables import (
     TABLE_9,
     TRANSFER_DATASETS,
     UPSTREAM,
+    Published,
     ScalingRow,
     Score,
     TransferRow,
 )
-from vitlab.config.published import PUBLISHED, Published
 from vitlab.config.vit import Pool, PositionKind, PositionPlace, ViTConfig
 from vitlab.models.cost import cost
 from vitlab.recipes import paper as recipes

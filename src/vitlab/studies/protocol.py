@@ -39,11 +39,10 @@ from vitlab.config.overrides import DataFacts
 from vitlab.config.recurrent import RecurrentConfig
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.run import RunConfig, RunData
-from vitlab.config.scaling import every, warmup_of
 from vitlab.config.serialize import Json, to_json
-from vitlab.config.stems import ResNetStem
-from vitlab.config.train import Masked, Optimizer, OptimizerKind, Schedule, TrainConfig
+from vitlab.config.train import Masked, Optimizer, OptimizerKind, Schedule, TrainConfig, every, warmup_of
 from vitlab.config.vit import ViTConfig
+from vitlab.config.vit_parts import ResNetStem
 from vitlab.data.dataset import Dataset, ImageDataset, listed
 from vitlab.data.opening import open_dataset
 from vitlab.data.readers.joined import JoinedEntry, Taken, names_digest, open_member, write_joined

@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from vitlab.checkpoints import load
-from vitlab.config.cluster import RayConfig
 from vitlab.config.data import Split
 from vitlab.config.evaluation import EvaluateConfig
+from vitlab.config.hardware import RayConfig
 from vitlab.config.overrides import differences
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import Json, from_json, to_json

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from vitlab.checkpoints import Checkpoint
-    from vitlab.config.cluster import RayConfig
+    from vitlab.config.hardware import RayConfig
     from vitlab.config.overrides import DataFacts
     from vitlab.data.dataset import Dataset
     from vitlab.training.callbacks import Callback

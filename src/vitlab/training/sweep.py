@@ -25,8 +25,8 @@ import numpy as np
 import torch
 
 from vitlab.checkpoints.remote_copy import copied_run
-from vitlab.config.cluster import RayConfig
 from vitlab.config.data import Split
+from vitlab.config.hardware import RayConfig
 from vitlab.config.overrides import differences
 from vitlab.config.run import RunConfig
 from vitlab.data.dataset import Dataset

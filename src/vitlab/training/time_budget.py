@@ -21,8 +21,7 @@ import numpy as np
 from vitlab.config.model import ModelConfig
 from vitlab.config.overrides import DataFacts, Overrides, StartFacts
 from vitlab.config.run import RunConfig
-from vitlab.config.scaling import small_first, steps_of
-from vitlab.config.train import Resizing, scaled
+from vitlab.config.train import Resizing, scaled, small_first, steps_of
 from vitlab.data.dataset import SPLITS, Dataset, ImageDataset
 from vitlab.errors import ConfigError
 from vitlab.models.cost import cost

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from vitlab.checkpoints import convert, load
-from vitlab.config.timm_vits import STYLES, style_of, timm_vit
+from vitlab.config.timm_names import STYLES, style_of, timm_vit
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import CheckpointError
 

@@ -28,8 +28,8 @@ from vitlab.checkpoints.table import Row, kernel, layer, native_shapes, same, sh
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig
-from vitlab.config.stems import ResNetStem
 from vitlab.config.vit import PROFILES
+from vitlab.config.vit_parts import ResNetStem
 from vitlab.errors import CheckpointError
 
 IMAGE_SIZE = (224, 224)  # where nothing says: a ResNet takes any

@@ -12,8 +12,8 @@ from vitlab.checkpoints.containers.read import RawFile
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.serialize import Json
-from vitlab.config.stems import ResNetStem
 from vitlab.config.vit import Numerics, Pool, PositionKind, ViTConfig
+from vitlab.config.vit_parts import ResNetStem
 from vitlab.errors import CheckpointError, at_least, pair
 
 State = Mapping[str, Tensor]

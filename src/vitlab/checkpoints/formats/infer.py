@@ -13,8 +13,8 @@ from torch import Tensor
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats.contract import Hints
 from vitlab.config.data import Interpolation, Preprocess
-from vitlab.config.stems import ResNetStem
 from vitlab.config.vit import PROFILES, SIZES, Numerics
+from vitlab.config.vit_parts import ResNetStem
 from vitlab.errors import CheckpointError, ConfigError, did_you_mean
 
 Tensors = Mapping[str, Tensor]

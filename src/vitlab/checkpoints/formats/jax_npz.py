@@ -40,8 +40,8 @@ from vitlab.checkpoints.formats.infer import (
 from vitlab.checkpoints.table import Row, kernel, native_shapes, same, shaped, to_ours, to_theirs
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
-from vitlab.config.stems import ResNetStem
 from vitlab.config.vit import PROFILES, Position, ViTConfig
+from vitlab.config.vit_parts import ResNetStem
 from vitlab.errors import CheckpointError
 
 FORMAT = "jax-npz"

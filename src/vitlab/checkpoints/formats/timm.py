@@ -56,8 +56,7 @@ from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig
 from vitlab.config.serialize import Json, to_json
 from vitlab.config.swin import SwinConfig
-from vitlab.config.timm_names import architecture_config, need_of
-from vitlab.config.timm_vits import STYLES, style_of
+from vitlab.config.timm_names import STYLES, architecture_config, need_of, style_of
 from vitlab.config.vit import PROFILES, Gelu, Pool, ViTConfig
 from vitlab.errors import CheckpointError
 

@@ -1,7 +1,7 @@
 """timm's Vision Transformers: VisionTransformer, distilled and hybrid ones, relpos, BEiT, EVA and NaFlex, in one table of rows.
 
 What a file does not show (whether norms stand before or after the branches, which GELU, which rotary positions) is said by its
-architecture: the one that its config.json names, or the only style of `vitlab.config.timm_vits` that has its keys.
+architecture: the one that its config.json names, or the only style of `vitlab.config.timm_names` that has its keys.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from vitlab.checkpoints.formats.infer import (
     shape_of,
 )
 from vitlab.checkpoints.table import Row, layer, same, shaped, stacked
-from vitlab.config.stems import ResNetStem
-from vitlab.config.timm_vits import STYLES, style_of, timm_vit
+from vitlab.config.timm_names import STYLES, style_of, timm_vit
 from vitlab.config.vit import PROFILES, Gelu, Pool, Position, ViTConfig
-from vitlab.config.vit_parts import RelativeBias
+from vitlab.config.vit_parts import RelativeBias, ResNetStem
 from vitlab.errors import CheckpointError
 
 Tensors = dict[str, Tensor]

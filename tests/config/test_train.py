@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitlab.config.scaling import (
+from vitlab.config.train import (
     BATCHES_PER_EPOCH,
     LEAST_BATCH,
     every,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitlab.config.cluster import Cut, RayConfig
+from vitlab.config.hardware import Cut, RayConfig
 from vitlab.errors import ConfigError
 
 
