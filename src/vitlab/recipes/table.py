@@ -12,8 +12,7 @@ from vitlab.config.run import RunConfig
 from vitlab.config.train import PatchSizes, common_size
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import ConfigError, did_you_mean
-from vitlab.recipes.dense import detect_folder, segment_folder
-from vitlab.recipes.own import finetune_folder, quickstart, quickstart_finetune, small_data
+from vitlab.recipes.own import detect_folder, finetune_folder, quickstart, quickstart_finetune, segment_folder, small_data
 from vitlab.recipes.paper import (
     augreg_i1k,
     augreg_i21k,
