@@ -41,8 +41,7 @@ from vitlab.data.transforms import training_pipeline
 from vitlab.models.device import has_fast_bfloat16
 from vitlab.recipes import recipe
 from vitlab.training import train
-from vitlab.training.control import Control, keep_memory
-from vitlab.training.events import Finished, Started, Stepped
+from vitlab.training.events import Control, Finished, Started, Stepped, keep_memory
 from vitlab.training.plan import survey
 
 _TRIED = 40  # updates by which the pace is measured

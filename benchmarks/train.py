@@ -47,9 +47,8 @@ from vitlab.data.batch import Batch
 from vitlab.data.transforms import normalise
 from vitlab.models import build
 from vitlab.models.vit import ViT
-from vitlab.training.control import keep_memory
 from vitlab.training.distributed import World
-from vitlab.training.events import Stepped
+from vitlab.training.events import Stepped, keep_memory
 from vitlab.training.optim import create_optimizers
 from vitlab.training.step import Progress, RunningStatistics, TrainState, update
 from vitlab.training.tasks import Classify

@@ -17,7 +17,7 @@ from vitlab.checkpoints.native import tensors_digest
 from vitlab.config.hardware import RayConfig
 from vitlab.config.serialize import Json
 from vitlab.studies.study import Done, Job, JobProgress, run_jobs
-from vitlab.training.control import Control
+from vitlab.training.events import Control
 from vitlab.training.sweep import SweepFinished, TrialFinished, sweep
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]  # a loaded machine imports torch slowly, in many processes

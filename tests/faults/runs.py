@@ -24,8 +24,7 @@ from tests.training.small import last, run_to, same, small_run
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import to_json, to_text
 from vitlab.training import train
-from vitlab.training.control import Control, signals
-from vitlab.training.events import Event, Stepped, Warned
+from vitlab.training.events import Control, Event, Stepped, Warned, signals
 from vitlab.training.run_folder import RunDirectory
 from vitlab.training.tasks import Classify, Inputs
 
@@ -37,7 +36,7 @@ from pathlib import Path
 from vitlab.config.run import RunConfig
 from vitlab.config.serialize import from_text
 from vitlab.training import train
-from vitlab.training.control import Control, signals
+from vitlab.training.events import Control, signals
 control = Control()
 with signals(control):
     for event in train(from_text(RunConfig, Path(sys.argv[1]).read_text()), out=sys.argv[2], control=control):

@@ -155,7 +155,7 @@ def test_sigterm_stops_the_run_wherever_it_strikes_and_resuming_changes_no_bit(
 
 
 STUCK = """
-from vitlab.training.control import Control
+from vitlab.training.events import Control
 from vitlab.training.tasks import Classify
 import time
 def loss(self, model, work):

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from tests.faults.runs import ten, with_signals
 from tests.training.small import last, losses, run_to, same, small_run
 from vitlab.training import train
-from vitlab.training.control import Control
-from vitlab.training.events import Saved, Stepped
+from vitlab.training.events import Control, Saved, Stepped
 from vitlab.training.run_folder import RunDirectory
 from vitlab.training.tasks import Classify, Inputs
 

@@ -13,7 +13,7 @@ import pytest
 from tests import processes
 from tests.faults.runs import child, wait_for
 from tests.training.small import last, small_run
-from vitlab.training.control import Control, signals
+from vitlab.training.events import Control, signals
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 

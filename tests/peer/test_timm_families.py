@@ -18,8 +18,8 @@ from torch import nn
 from tests.checkpoints.formats.samples import OPTIONS
 from tests.peer.compare import CONVOLUTIONAL, TOLERANCE, distance, images, randomised, saved, shapes_only
 from vitlab.checkpoints import convert, load, save
+from vitlab.checkpoints.formats.contract import native_shapes, their_shapes
 from vitlab.checkpoints.formats.timm import family_rows
-from vitlab.checkpoints.table import native_shapes, their_shapes
 from vitlab.config import ConvNeXtConfig, EfficientNetConfig, ModelConfig, SwinConfig, variant
 from vitlab.config.efficientnet import scaled_stages
 from vitlab.errors import CheckpointError

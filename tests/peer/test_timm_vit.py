@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from tests.checkpoints.formats.samples import CAN, OPTIONS
 from tests.peer.compare import TOLERANCE, distance, images, randomised, saved
 from vitlab.checkpoints import convert, load
+from vitlab.checkpoints.formats.contract import native_shapes, their_shapes
 from vitlab.checkpoints.formats.timm_vit import vit_rows
-from vitlab.checkpoints.table import native_shapes, their_shapes
 from vitlab.config import ViTConfig
 from vitlab.config.vit import PROFILES
 from vitlab.inference import bench

@@ -23,8 +23,7 @@ from vitlab.errors import ConfigError, DataError
 from vitlab.inference import Predictor
 from vitlab.studies.config import NoisyStudent, NoisyStudentConfig
 from vitlab.studies.noisy_student import Chosen, Score, Scored, Stopped, gathered, noisy_student, scores
-from vitlab.training.control import Control
-from vitlab.training.events import Event, Stepped
+from vitlab.training.events import Control, Event, Stepped
 
 KINDS = ("blue", "green", "red")
 

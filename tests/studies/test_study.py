@@ -19,7 +19,7 @@ from vitlab.config.serialize import Json
 from vitlab.errors import TrainingError
 from vitlab.studies.study import Counts, Done, Job, JobProgress, _child, counts_of, run_jobs
 from vitlab.training import train
-from vitlab.training.control import Control
+from vitlab.training.events import Control
 
 
 def parameters_of(job: Job) -> dict[str, Json]:
@@ -143,7 +143,7 @@ from pathlib import Path
 from tests.studies.test_study import jobs
 from vitlab.studies.study import JobProgress, run_jobs
 from vitlab.training import train
-from vitlab.training.control import Control
+from vitlab.training.events import Control
 
 if __name__ == "__main__":
     for event in run_jobs(jobs(Path(sys.argv[1]), steps=1_000_000)[1:], processes=1, control=Control()):

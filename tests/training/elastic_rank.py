@@ -16,8 +16,7 @@ from pathlib import Path
 import vitlab
 from vitlab.cli import console
 from vitlab.errors import VitlabError
-from vitlab.training.control import TERMINATED, signals
-from vitlab.training.events import Finished, Stepped
+from vitlab.training.events import TERMINATED, Finished, Stepped, signals
 
 
 def main(run: str, out: str, pace: str, log: str) -> int:

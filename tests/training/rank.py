@@ -24,8 +24,8 @@ from vitlab.data.batch import Batch
 from vitlab.data.loader import Stream
 from vitlab.errors import VitlabError
 from vitlab.training import pulse, train
-from vitlab.training.control import Control
 from vitlab.training.distributed import world
+from vitlab.training.events import Control
 
 
 def say(*words: object) -> None:

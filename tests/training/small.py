@@ -14,8 +14,7 @@ from vitlab.config.run import RunConfig, RunData
 from vitlab.config.train import Average, Optimizer, Schedule, TrainConfig
 from vitlab.training import train
 from vitlab.training.checkpointing import read_snapshot
-from vitlab.training.control import Control
-from vitlab.training.events import Event, Stepped
+from vitlab.training.events import Control, Event, Stepped
 from vitlab.training.step import Snapshot
 
 SIZE = (16, 16)

@@ -12,7 +12,7 @@ from tests import processes
 
 _UPDATE = """
 import resource, torch
-from vitlab.training.control import keep_memory
+from vitlab.training.events import keep_memory
 asked = keep_memory() if {keep} else False
 def work():
     parts = [torch.full((12_000_000,), float(number)) for number in range(4)]

@@ -18,8 +18,7 @@ from vitlab.config.serialize import to_text
 from vitlab.config.train import Masked
 from vitlab.errors import ConfigError, DivergedError, TrainingError
 from vitlab.training import train
-from vitlab.training.control import Control
-from vitlab.training.events import Event, Finished, Started, Stepped
+from vitlab.training.events import Control, Event, Finished, Started, Stepped
 from vitlab.training.run_folder import RunDirectory
 from vitlab.training.sweep import SweepEvent, SweepFinished, Trial, TrialFinished, TrialStarted, final_config, sweep, trial_config
 

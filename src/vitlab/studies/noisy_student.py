@@ -49,8 +49,7 @@ from vitlab.recipes.table import recipe
 from vitlab.studies.config import NoisyStudent, NoisyStudentConfig
 from vitlab.studies.study import Notify, stop, stoppable
 from vitlab.training import train
-from vitlab.training.control import Control
-from vitlab.training.events import Event, Finished, Reason
+from vitlab.training.events import Control, Event, Finished, Reason
 from vitlab.training.plan import start_facts, survey, this_machine
 
 KEPT = 16

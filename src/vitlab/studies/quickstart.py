@@ -49,7 +49,7 @@ from vitlab.studies.study import (
     stop,
     stoppable,
 )
-from vitlab.training.control import Control
+from vitlab.training.events import Control
 from vitlab.training.plan import this_machine
 
 

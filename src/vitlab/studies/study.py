@@ -51,7 +51,7 @@ from vitlab.io.display import Block, Displayed, ProgressCallback, json_text
 from vitlab.io.files import read_bytes
 from vitlab.io.ray_cluster import connected, resources
 from vitlab.models.cost import cost
-from vitlab.training.control import INTERRUPTED, TERMINATED, Control, signals
+from vitlab.training.events import INTERRUPTED, TERMINATED, Control, signals
 from vitlab.training.plan import this_machine
 from vitlab.training.run_data import DataRecord, data_record, same_data
 from vitlab.training.run_folder import RunDirectory

@@ -46,8 +46,7 @@ from vitlab.studies.protocol import (
 )
 from vitlab.studies.study import Counts, Job, Notify, Results, Study, Verdict, counts_of, stop, stoppable
 from vitlab.training import train
-from vitlab.training.control import Control
-from vitlab.training.events import Finished, Stepped
+from vitlab.training.events import Control, Finished, Stepped
 from vitlab.training.run_folder import RunDirectory
 
 # --- few labels ---------------------------------------------------------------------------------------------------------------

@@ -241,7 +241,7 @@ class EventStream(Iterator["SweepEvent"]):
         notes: tuple[str, ...] = (),
         ray: RayConfig | None = None,
     ) -> None:
-        from vitlab.training.control import Control
+        from vitlab.training.events import Control
 
         self.config = config
         self._ray = ray
@@ -278,7 +278,7 @@ class EventStream(Iterator["SweepEvent"]):
         Ctrl-C and SIGTERM end the run with a checkpoint: the same call resumes it.
         """
         from vitlab.training.callbacks import run_callbacks
-        from vitlab.training.control import signals
+        from vitlab.training.events import signals
         from vitlab.training.sweep import SweepFinished
 
         if self._dry_run:
@@ -296,7 +296,7 @@ class EventStream(Iterator["SweepEvent"]):
     def _begin(self) -> Iterator[SweepEvent]:
         if self._dry_run:
             return iter(())
-        from vitlab.training.control import keep_memory
+        from vitlab.training.events import keep_memory
         from vitlab.training.plan import this_machine
         from vitlab.training.sweep import sweep
         from vitlab.training.trainer import train

@@ -37,9 +37,8 @@ from vitlab.io.display import Block, Displayed, json_text
 from vitlab.io.optional import optional_import
 from vitlab.io.ray_cluster import connected, resources
 from vitlab.io.remote import is_file, write
-from vitlab.training.control import Control
 from vitlab.training.distributed import is_main_process, world
-from vitlab.training.events import Event, Finished, Stepped, finished_from_json
+from vitlab.training.events import Control, Event, Finished, Stepped, finished_from_json
 from vitlab.training.optim import set_learning_rates
 from vitlab.training.run_data import open_splits, same_data
 from vitlab.training.run_folder import RunDirectory

@@ -28,9 +28,9 @@ from vitlab.inference.packed import plain_backend
 from vitlab.io.address import Address
 from vitlab.io.machine import is_out_of_memory
 from vitlab.training.checkpointing import Checkpointer, agreed_snapshot
-from vitlab.training.control import Control, StopRequested
 from vitlab.training.distributed import World, is_sharded, reshard, world
 from vitlab.training.events import (
+    Control,
     Evaluated,
     Event,
     Finished,
@@ -40,6 +40,7 @@ from vitlab.training.events import (
     Reason,
     Skipped,
     Started,
+    StopRequested,
     Warned,
     event_to_json,
 )

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats import FORMATS, LAYOUTS
-from vitlab.checkpoints.formats.contract import Hints, Reading, Written
-from vitlab.checkpoints.table import native_shapes
+from vitlab.checkpoints.formats.contract import Hints, Reading, Written, native_shapes
 from vitlab.config import (
     ConvNeXtConfig,
     EfficientNetConfig,

@@ -9,8 +9,19 @@ from hypothesis import strategies as st
 
 from tests.checkpoints.formats.samples import OPTIONS, PLAIN, State, mini, random_state, raw_of, read, written
 from vitlab.checkpoints.formats import FORMATS
-from vitlab.checkpoints.formats.contract import Hints
-from vitlab.checkpoints.table import Row, kernel, native_shapes, same, shaped, stacked, their_shapes, to_ours, to_theirs, turned
+from vitlab.checkpoints.formats.contract import (
+    Hints,
+    Row,
+    kernel,
+    native_shapes,
+    same,
+    shaped,
+    stacked,
+    their_shapes,
+    to_ours,
+    to_theirs,
+    turned,
+)
 from vitlab.config.vit import ViTConfig
 from vitlab.errors import CheckpointError, ConfigError
 

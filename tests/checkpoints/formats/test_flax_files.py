@@ -163,7 +163,7 @@ def test_a_published_model_is_recognised_from_shapes_alone(name: str) -> None:
 
 
 def _shapes(config: object) -> dict[str, tuple[int, ...]]:
-    from vitlab.checkpoints.table import native_shapes
+    from vitlab.checkpoints.formats.contract import native_shapes
 
     assert isinstance(config, ViTConfig)
     return native_shapes(config)

@@ -11,7 +11,7 @@ import torch
 
 from tests.checkpoints.formats.samples import OPTIONS, State, fed, file_of, mini, random_state, raw_of, read, same, written
 from vitlab.checkpoints.formats.contract import Hints
-from vitlab.checkpoints.formats.hf_json import preprocess_of, preprocessor_json
+from vitlab.checkpoints.formats.sidecar import preprocess_of, preprocessor_json
 from vitlab.config import ModelConfig, Numerics, Preprocess, ViTConfig
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD
 from vitlab.errors import CheckpointError

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.checkpoints.formats.samples import OPTIONS, State, fed, mini, random_state, raw_of, read, same, written
-from vitlab.checkpoints.formats.contract import Hints
+from vitlab.checkpoints.formats.contract import Hints, native_shapes
 from vitlab.checkpoints.formats.infer import places_of
 from vitlab.checkpoints.formats.timm import sidecar_of
-from vitlab.checkpoints.table import native_shapes
 from vitlab.config import ModelConfig, Numerics, Position, Preprocess, ResNetConfig, SwinConfig, ViTConfig, variant
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD
 from vitlab.errors import CheckpointError

@@ -9,8 +9,7 @@ import torch
 
 from tests.checkpoints.formats.samples import OPTIONS, State, fed, file_of, mini, random_state, raw_of, read, same, written
 from vitlab.checkpoints.formats import FORMATS
-from vitlab.checkpoints.formats.contract import Hints
-from vitlab.checkpoints.table import native_shapes
+from vitlab.checkpoints.formats.contract import Hints, native_shapes
 from vitlab.config import ResNetConfig, ViTConfig, variant
 from vitlab.config.data import IMAGENET_MEAN
 from vitlab.config.vit import PROFILES

@@ -19,14 +19,15 @@ from vitlab.checkpoints.formats.contract import (
     State,
     Written,
     heads_notes,
+    native_shapes,
     numerics_notes,
     only_vit,
     refuse,
+    to_theirs,
 )
 from vitlab.checkpoints.formats.header import metadata_of
 from vitlab.checkpoints.formats.infer import EVAS
 from vitlab.checkpoints.formats.timm_vit import vit_rows
-from vitlab.checkpoints.table import native_shapes, to_theirs
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.vit import Numerics, ViTConfig

@@ -10,7 +10,22 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, numerics_notes, only_vit, refuse
+from vitlab.checkpoints.formats.contract import (
+    Expressible,
+    Hints,
+    Reading,
+    Row,
+    State,
+    Written,
+    kernel,
+    native_shapes,
+    numerics_notes,
+    only_vit,
+    refuse,
+    same,
+    to_ours,
+    to_theirs,
+)
 from vitlab.checkpoints.formats.flax import BY_CLASS, Tree, dense, encoder, is_official, map_pool, tree_of
 from vitlab.checkpoints.formats.infer import (
     Places,
@@ -27,7 +42,6 @@ from vitlab.checkpoints.formats.infer import (
     squashed,
     zero_head,
 )
-from vitlab.checkpoints.table import Row, kernel, native_shapes, same, to_ours, to_theirs
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.vit import PROFILES, Pool, Position, ViTConfig

@@ -11,7 +11,21 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Hints, Reading, State, Written, not_of
+from vitlab.checkpoints.formats.contract import (
+    Hints,
+    Reading,
+    Row,
+    State,
+    Written,
+    kernel,
+    layer,
+    native_shapes,
+    not_of,
+    same,
+    shaped,
+    to_ours,
+    to_theirs,
+)
 from vitlab.checkpoints.formats.infer import (
     count,
     described,
@@ -24,7 +38,6 @@ from vitlab.checkpoints.formats.infer import (
     stem_of,
     zero_head,
 )
-from vitlab.checkpoints.table import Row, kernel, layer, native_shapes, same, shaped, to_ours, to_theirs
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.resnet import ResNetConfig

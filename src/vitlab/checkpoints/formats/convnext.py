@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Found, Hints, Reading, State, Written, not_of
+from vitlab.checkpoints.formats.contract import Found, Hints, Reading, Row, State, Written, layer, not_of, same, shaped
 from vitlab.checkpoints.formats.header import adopted_family, header_of, reading_of, written_of
 from vitlab.checkpoints.formats.infer import count, making, numerics_of, outputs, shape_of, unwrapped
-from vitlab.checkpoints.table import Row, layer, same, shaped
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig

@@ -11,7 +11,22 @@ from dataclasses import replace
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, heads_notes, only_vit, refuse
+from vitlab.checkpoints.formats.contract import (
+    Expressible,
+    Hints,
+    Reading,
+    Row,
+    State,
+    Written,
+    heads_notes,
+    layer,
+    native_shapes,
+    only_vit,
+    refuse,
+    same,
+    to_ours,
+    to_theirs,
+)
 from vitlab.checkpoints.formats.header import adopted, header_of, metadata_of
 from vitlab.checkpoints.formats.infer import (
     count,
@@ -26,7 +41,6 @@ from vitlab.checkpoints.formats.infer import (
     shape_of,
     unwrapped,
 )
-from vitlab.checkpoints.table import Row, layer, native_shapes, same, to_ours, to_theirs
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.vit import Numerics, Position, ViTConfig

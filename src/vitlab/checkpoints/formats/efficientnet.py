@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from vitlab.checkpoints.formats.contract import Hints
+from vitlab.checkpoints.formats.contract import Hints, Row, layer, same, shaped
 from vitlab.checkpoints.formats.infer import count, making, outputs, shape_of
-from vitlab.checkpoints.table import Row, layer, same, shaped
 from vitlab.config.efficientnet import BASE, SCALES, EfficientNetConfig, Padding, efficientnet
 from vitlab.errors import CheckpointError
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.table import Row, same, turned
+from vitlab.checkpoints.formats.contract import Row, same, turned
 from vitlab.config.vit import ViTConfig
 
 # Flax stores the weight of a dense layer as (in, out), and attention's with an axis for the heads: query (D, H, K), out (H, K, D).

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Found, Hints, Reading, State, Written
+from vitlab.checkpoints.formats.contract import Found, Hints, Reading, Row, State, Written, native_shapes, to_ours, to_theirs
 from vitlab.checkpoints.formats.infer import cropped, described, making, zero_head
-from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitlab.config.efficientnet import EfficientNetConfig

@@ -15,33 +15,22 @@ from typing import Protocol
 from vitlab.checkpoints.containers.read import RawFile
 from vitlab.checkpoints.formats import bit, convnext, swin
 from vitlab.checkpoints.formats.bit import bit_rows, resnet_notes
-from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, not_of, numerics_notes, refuse
+from vitlab.checkpoints.formats.contract import (
+    Expressible,
+    Hints,
+    Reading,
+    Row,
+    State,
+    Written,
+    native_shapes,
+    not_of,
+    numerics_notes,
+    refuse,
+    to_ours,
+    to_theirs,
+)
 from vitlab.checkpoints.formats.convnext import convnext_rows
-from vitlab.checkpoints.formats.hf_families import (
-    bit_json,
-    convnext_json,
-    efficientnet_json,
-    efficientnet_notes,
-    efficientnet_rows,
-    read_bit,
-    read_convnext,
-    read_efficientnet,
-    read_swin,
-    swin_json,
-)
-from vitlab.checkpoints.formats.hf_json import (
-    Read,
-    Tensors,
-    Usual,
-    detector_preprocess_of,
-    guessed,
-    image_size_in,
-    labels_json,
-    labels_of,
-    preprocess_of,
-    preprocessor_json,
-)
-from vitlab.checkpoints.formats.hf_vit import (
+from vitlab.checkpoints.formats.hf_models import (
     BEIT,
     CLIP,
     DATA2VEC,
@@ -57,20 +46,43 @@ from vitlab.checkpoints.formats.hf_vit import (
     YOLOS,
     Names,
     beit_json,
+    bit_json,
     clip_json,
+    convnext_json,
     dinov2_json,
     dinov3_json,
+    efficientnet_json,
+    efficientnet_notes,
+    efficientnet_rows,
     plain_json,
+    read_bit,
+    read_convnext,
+    read_efficientnet,
+    read_swin,
     read_vit,
     siglip_json,
+    swin_json,
     vit_rows,
     yolos_json,
 )
 from vitlab.checkpoints.formats.infer import making, naflex_note, unwrapped, zero_head
-from vitlab.checkpoints.formats.sidecar import Sidecar, text, within
+from vitlab.checkpoints.formats.sidecar import (
+    Read,
+    Sidecar,
+    Tensors,
+    Usual,
+    detector_preprocess_of,
+    guessed,
+    image_size_in,
+    labels_json,
+    labels_of,
+    preprocess_of,
+    preprocessor_json,
+    text,
+    within,
+)
 from vitlab.checkpoints.formats.swin import swin_rows
 from vitlab.checkpoints.formats.timm import is_timm
-from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import Preprocess, named_classes, takes_one_size
 from vitlab.config.efficientnet import EfficientNetConfig

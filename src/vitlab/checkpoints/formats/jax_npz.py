@@ -15,12 +15,19 @@ from vitlab.checkpoints.formats.contract import (
     Expressible,
     Hints,
     Reading,
+    Row,
     State,
     Written,
+    kernel,
+    native_shapes,
     numerics_notes,
     only_vit,
     refuse,
+    same,
+    shaped,
     stem_notes,
+    to_ours,
+    to_theirs,
 )
 from vitlab.checkpoints.formats.flax import PUBLISHED, Numbering, dense, encoder, is_official, numbering_of, tree_of
 from vitlab.checkpoints.formats.infer import (
@@ -37,7 +44,6 @@ from vitlab.checkpoints.formats.infer import (
     stem_of,
     zero_head,
 )
-from vitlab.checkpoints.table import Row, kernel, native_shapes, same, shaped, to_ours, to_theirs
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.vit import PROFILES, Position, ViTConfig

@@ -9,9 +9,24 @@ from dataclasses import replace
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, only_vit, refuse
+from vitlab.checkpoints.formats.contract import (
+    Expressible,
+    Hints,
+    Reading,
+    Row,
+    State,
+    Written,
+    layer,
+    native_shapes,
+    only_vit,
+    refuse,
+    same,
+    shaped,
+    to_ours,
+    to_theirs,
+    turned,
+)
 from vitlab.checkpoints.formats.header import adopted, header_of, metadata_of
-from vitlab.checkpoints.formats.hf_json import guessed
 from vitlab.checkpoints.formats.infer import (
     count,
     heads_of,
@@ -22,7 +37,7 @@ from vitlab.checkpoints.formats.infer import (
     shape_of,
     unwrapped,
 )
-from vitlab.checkpoints.table import Row, layer, native_shapes, same, shaped, to_ours, to_theirs, turned
+from vitlab.checkpoints.formats.sidecar import guessed
 from vitlab.config.data import Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.vit import Numerics, ViTConfig

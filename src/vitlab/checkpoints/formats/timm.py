@@ -20,12 +20,16 @@ from vitlab.checkpoints.formats.contract import (
     Found,
     Hints,
     Reading,
+    Row,
     State,
     Written,
+    native_shapes,
     not_of,
     numerics_notes,
     refuse,
     stem_notes,
+    to_ours,
+    to_theirs,
 )
 from vitlab.checkpoints.formats.convnext import convnext_config, convnext_rows
 from vitlab.checkpoints.formats.dinov2 import is_dinov2
@@ -48,7 +52,6 @@ from vitlab.checkpoints.formats.infer import (
 from vitlab.checkpoints.formats.sidecar import Sidecar, number, size, text, within
 from vitlab.checkpoints.formats.swin import swin_config, swin_rows, without_computed
 from vitlab.checkpoints.formats.timm_vit import Said, is_evas, is_vit, vit_config, vit_rows, without_leftovers
-from vitlab.checkpoints.table import Row, native_shapes, to_ours, to_theirs
 from vitlab.config.convnext import ConvNeXtConfig
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Interpolation, Preprocess, Resize
 from vitlab.config.efficientnet import SCALES, EfficientNetConfig, Padding

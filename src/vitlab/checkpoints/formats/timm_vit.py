@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vitlab.checkpoints.formats.bit import has_stem, stem_config, stem_rows
-from vitlab.checkpoints.formats.contract import Hints
+from vitlab.checkpoints.formats.contract import Hints, Row, layer, same, shaped, stacked
 from vitlab.checkpoints.formats.infer import (
     Places,
     count,
@@ -28,7 +28,6 @@ from vitlab.checkpoints.formats.infer import (
     places_of,
     shape_of,
 )
-from vitlab.checkpoints.table import Row, layer, same, shaped, stacked
 from vitlab.config.timm_names import STYLES, style_of, timm_vit
 from vitlab.config.vit import PROFILES, Gelu, Pool, Position, ViTConfig
 from vitlab.config.vit_parts import RelativeBias, ResNetStem

@@ -7,7 +7,22 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from vitlab.checkpoints.containers.read import RawFile
-from vitlab.checkpoints.formats.contract import Expressible, Hints, Reading, State, Written, numerics_notes, only_vit, refuse
+from vitlab.checkpoints.formats.contract import (
+    Expressible,
+    Hints,
+    Reading,
+    Row,
+    State,
+    Written,
+    layer,
+    native_shapes,
+    numerics_notes,
+    only_vit,
+    refuse,
+    same,
+    to_ours,
+    to_theirs,
+)
 from vitlab.checkpoints.formats.header import adopted, header_of, metadata_of
 from vitlab.checkpoints.formats.infer import (
     count,
@@ -23,7 +38,6 @@ from vitlab.checkpoints.formats.infer import (
     unwrapped,
     zero_head,
 )
-from vitlab.checkpoints.table import Row, layer, native_shapes, same, to_ours, to_theirs
 from vitlab.config.data import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitlab.config.model import ModelConfig
 from vitlab.config.vit import PROFILES, Position, ViTConfig
