@@ -7,6 +7,8 @@ PIP_ARGS ?=
 PYTEST_ARGS ?=
 # One process more than there are cores, since some tests wait; each gets whole files, whose tests share fixtures.
 PARALLEL = -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadfile --no-loadscope-reorder
+# Compiled tests and sources are kept in __pycache__: without, every process of the tests compiles them again.
+unexport PYTHONDONTWRITEBYTECODE
 VENV ?= .venv
 BIN := $(VENV)/bin
 PEER_VENV := $(VENV)-peer
@@ -20,7 +22,7 @@ AXE := axe-core@4.14.0
 BENCHMARKS := benchmarks/startup.py benchmarks/synthetic.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-browser browser-installed test-cluster cluster-installed test-peer peers-installed peers-offered check types docs docs-serve notebooks figures format bench clean same-python
+.PHONY: help quickstart test test-browser browser-installed test-cluster cluster-installed test-peer peers-installed peers-offered check lint types docs docs-serve notebooks figures format bench clean same-python
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -28,8 +30,16 @@ help:  ## this list
 quickstart: $(VENV)/.installed-quickstart  ## install, then pre-train, fine-tune and compare a small Vision Transformer, and write a report
 	$(BIN)/vitlab quickstart
 
-test: check  ## install, then check and run every test that needs no browser, no cluster and no other library
-	$(BIN)/python -m pytest $(PARALLEL) -m "not browser and not cluster" $(PYTEST_ARGS)
+# Types and documentation take one core half a minute, so they are checked beside the first tests; what they say stands at the end,
+# and at once if they fail.
+test: lint  ## install, then check and run every test that needs no browser, no cluster and no other library
+	@mkdir -p build
+	@{ $(MAKE) --no-print-directory -k types docs >build/checked.txt 2>&1; code=$$?; [ $$code = 0 ] || cat build/checked.txt; exit $$code; } & \
+	checks=$$!; \
+	$(BIN)/python -m pytest $(PARALLEL) -m "not browser and not cluster" $(PYTEST_ARGS); tests=$$?; \
+	wait $$checks; checked=$$?; cat build/checked.txt; \
+	[ $$checked = 0 ] || echo "error: the types or the documentation are wrong, see above" >&2; \
+	[ $$tests = 0 ] && [ $$checked = 0 ]
 
 test-browser: $(VENV)/.installed-browser  ## install Playwright, axe-core and a Chromium, then run the tests of the pages in it
 	VITLAB_AXE=$(VENV)/browser/node_modules/axe-core/axe.min.js $(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
@@ -41,9 +51,11 @@ test-peer: $(PEER_VENV)/.installed  ## install timm, torchvision, transformers a
 	$(PEER_BIN)/python -m benchmarks.peers
 	$(PEER_BIN)/python -m pytest $(PARALLEL) -m peer $(PYTEST_ARGS)
 
-check: $(VENV)/.installed-test  ## format, lint, types and the documentation, without the tests
+lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check: lint  ## format, lint, types and the documentation, without the tests
 	@$(MAKE) --no-print-directory -j2 types docs
 
 types: $(VENV)/.installed-test  ## check the types alone

@@ -34,7 +34,25 @@ settings.load_profile("vitlab")
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 _SESSION = "VITLAB_TEST_SESSION"  # in the environment of every process of one session
-_LONG = {"contract", "e2e", "training", "models", "exporters", "evaluation", "studies"}
+# The files that take the processor longest, from more than a minute to ten seconds. The others take less.
+LONGEST = (
+    "contract/test_documents.py",
+    "exporters/test_export.py",
+    "models/test_contract.py",
+    "e2e/test_families_verbs.py",
+    "inference/test_backends.py",
+    "models/test_cost.py",
+    "training/test_distributed.py",
+    "faults/test_02_sigkill.py",
+    "training/test_variants.py",
+    "data/test_worker_faults.py",
+    "studies/test_studies.py",
+    "e2e/test_detection.py",
+    "e2e/test_segmentation.py",
+    "studies/test_noisy_student.py",
+    "e2e/test_train_kill_resume.py",
+    "api/test_front_door.py",
+)
 _PATIENCE = 30.0  # seconds that a process has to end after the last test
 
 
@@ -68,8 +86,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The folders with the longest files first, so that at the end no process of several is left alone with one."""
-    items.sort(key=lambda item: _LONG.isdisjoint(item.path.parts))
+    """The longest files first, so that at the end no process of several is left alone with one."""
+    place = {CHECKOUT / "tests" / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 def pytest_collection_finish() -> None:

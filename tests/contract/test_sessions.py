@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import processes
+from tests.conftest import LONGEST
 
 TESTS = """
 import signal, subprocess, sys
@@ -78,3 +79,7 @@ def test_a_session_that_leaves_a_process_behind_fails_and_ends_it(session: subpr
     pid, *command = line.split(": ")[2].split()
     assert command == ["sleep", "1000"]
     processes.eventually(lambda: not processes.is_running(int(pid)))
+
+
+def test_the_files_that_start_first_are_there(checkout: Path) -> None:
+    assert [name for name in LONGEST if not (checkout / "tests" / name).is_file()] == []

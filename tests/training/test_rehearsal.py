@@ -64,7 +64,7 @@ def test_the_formula_holds_where_the_images_take_the_memory(
 ) -> None:
     run = wide_run(recompute=recompute)
     assert isinstance(run.model, ViTConfig)
-    model = replace(run.model, patch_size=(2, 2), depth=4, pool=pool, dropout=dropout)
+    model = replace(run.model, patch_size=(2, 2), depth=2, pool=pool, dropout=dropout)
     loader = replace(run.data.loader, batch_size=256)
     run = replace(run, model=model, data=replace(run.data, loader=loader), train=replace(run.train, precision=precision))
     memory = Memory(run, cost(run.model), 2, device="cpu")
