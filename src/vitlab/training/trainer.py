@@ -79,9 +79,8 @@ def train(
     directory, timeout = run_directory(out), run.train.hang_timeout
     with ExitStack() as stack:
         here = stack.enter_context(world(device, timeout=timeout))
-        wait = (
-            timeout / 2 if here.ranks > 1 else 0.0
-        )  # after a restart, ranks of before that are cut off may hold the lock for a while
+        # After a restart, ranks of the attempt before may hold the lock for a while.
+        wait = timeout / 2 if here.ranks > 1 else 0.0
         here.on_main(lambda: stack.enter_context(directory.locked(wait=wait)))
         if not directory.shared:
             here.on_others(directory.join)
