@@ -60,9 +60,8 @@ def test_folders_named_by_wordnet_numbers_synonyms_or_nothing_known_are_matched_
     some = match_by_name(["n02096177", "Egyptian_cat", "tench"], names, classes=1000, subset=True)
     assert some.correct == ((192,), (285,), (0,))
     assert some.labels == ("n02096177", "Egyptian_cat", "tench")
-    numbers = [
-        next(word for word, places in (aliases(names) or {}).items() if places == [i] and word[1:].isdigit()) for i in range(1000)
-    ]
+    known = aliases(names) or {}
+    numbers = [next(word for word, places in known.items() if places == [i] and word[1:].isdigit()) for i in range(1000)]
     assert match_by_name(numbers, names, classes=1000).correct == tuple((place,) for place in range(1000))
     counted = match_by_name([f"{place:03}" for place in range(1000)], names, classes=1000)
     assert counted.correct == tuple((place,) for place in range(1000))

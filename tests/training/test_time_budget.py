@@ -83,6 +83,27 @@ def test_a_large_dataset_is_fine_tuned_on_a_part_of_it_from_a_head_of_a_part_of_
     assert found.seconds <= 900
 
 
+def test_many_images_far_smaller_than_the_checkpoints_start_from_a_zero_head() -> None:
+    run, sizes = fitted_run(), image_sizes(START.model)
+
+    def found(*, seconds: float, pretrained_at: tuple[int, int] | None = (224, 224)) -> Budgeted:
+        return choose(run, SPEED, images=45_000, val_images=500, seconds=seconds, sizes=sizes, side=32, pretrained_at=pretrained_at)
+
+    small, asked = found(seconds=300), found(seconds=300, pretrained_at=None)
+    assert small.image_size == asked.image_size == (96, 96)
+    assert small.zero_head
+    assert small.head_images == 0
+    assert not asked.zero_head
+    assert asked.head_images > 0
+    assert small.steps > asked.steps > 0  # the time of the head is for steps
+    assert small.seconds <= 300
+    large, little = found(seconds=5400), found(seconds=40)
+    assert min(large.image_size) >= 112
+    assert little.steps == 0  # a head alone is a fitted one
+    assert not large.zero_head
+    assert not little.zero_head
+
+
 def test_larger_images_of_a_large_dataset_wait_until_there_is_time_for_an_epoch_or_50_000_images() -> None:
     run, sizes = fitted_run(), image_sizes(START.model)
     found = [

@@ -6,7 +6,8 @@ are chosen so that the schedule ends when the time does:
 - little time: the features of as many training images as there is time for, at the largest image size that leaves enough of them,
   and a head fitted to these;
 - more: a fitted head, then fine-tuning from it, at the checkpoint's own image size if there is time for enough images, else at a
-  smaller one. Small images come first (progressive resizing).
+  smaller one. Small images come first (progressive resizing);
+- many images, but far smaller than the checkpoint's own: fine-tuning from a zero head, since features of such images say little.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ _ENLARGED = 1.25  # ... of those that are this many times the side of the images
 _FEWEST_IMAGES = 1_600  # ... with time for so many images, or an epoch; else there is only a head, fitted to larger images
 _HEAD_IMAGES = 500  # a head is fitted to at least so many, ...
 _HEAD_IMAGES_OF_CLASS = 30  # ... and so many of each class on average, or all: larger images are worth more than more images; ...
+_FEW_PIXELS = (
+    0.5  # of the checkpoint's image size: with fewer, and time for `_SMALL_IMAGES`, a zero head is better than a fitted one
+)
 _FEWEST_HEAD = 50  # ... if there is no time for these, to as many of the smallest images as there is time for, so many at least
 _ENOUGH_OF_CLASS = 100  # if fine-tuning follows, more of each class are not worth their time ...
 _HEAD_TIME = 0.4  # ... nor more than this part of the time
@@ -62,6 +66,7 @@ class Budgeted:
 
     `resizing` is progressive resizing. `evaluated_once`: fine-tuning is evaluated at its end alone. `after` are the seconds
     after the last step. `head_images` are those that the head is fitted to, `evaluate_images` those of the evaluation; 0 for all.
+    `zero_head`: the head starts at zero, though a fitted one was possible.
     """
 
     image_size: tuple[int, int]
@@ -72,6 +77,7 @@ class Budgeted:
     after: float = 0.0
     head_images: int = 0
     evaluate_images: int = 0
+    zero_head: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +116,8 @@ def plan_minutes(
     is resumed as it was planned.
     """
     run = make(overrides)
-    if overrides.head is None and run.start is not None and run.train.loss == "softmax":
+    either_head = overrides.head is None and run.start is not None and run.train.loss == "softmax"
+    if either_head:
         overrides = replace(overrides, head="fitted")
         run = make(overrides)
     if stored is not None and (stored.train.minutes, stored.data.dataset, stored.start) == (minutes, run.data.dataset, run.start):
@@ -148,12 +155,15 @@ def plan_minutes(
             sizes=sizes,
             side=data.side,
             small_images_first=asked,
+            pretrained_at=start.model.image_size if either_head and start is not None else None,
         )
 
     speed, chosen = measure_and_choose(run)
     if minutes >= _AGAIN and chosen.steps and chosen.image_size != speed.image_size:
         speed, chosen = measure_and_choose(make(replace(overrides, image_size=chosen.image_size)))
     planned = replace(overrides, image_size=chosen.image_size, steps=chosen.steps, progressive_resizing=bool(chosen.resizing))
+    if chosen.zero_head:
+        planned = replace(planned, head="zero")
     if chosen.evaluated_once and overrides.evaluate_every is None and not run.train.patience:
         planned = replace(planned, evaluate_every=0)
     left = minutes - (time.monotonic() - began + chosen.after) / 60
@@ -187,6 +197,8 @@ def _sentence(minutes: float, run: RunConfig, speed: Speed, chosen: Budgeted, im
         if chosen.steps
         else f"a head fitted to features at {size}, since there is no time for more"
     )
+    if chosen.zero_head:
+        what += ", from a zero head"
     if chosen.head_images:
         what += f"; the head is fitted to {chosen.head_images:,} of {images:,} images"
     if chosen.evaluate_images:
@@ -210,11 +222,13 @@ def choose(
     sizes: Sequence[tuple[int, int]],
     side: int,
     small_images_first: bool | None = None,
+    pretrained_at: tuple[int, int] | None = None,
 ) -> Budgeted:
     """The best run like `run` that takes at most `seconds`, with one of these image sizes, smallest first.
 
     `spent` are the seconds of the budget that are gone already, `side` is the shorter side of the images.
     `small_images_first` is progressive resizing; None to use it where the run has it, or where it is best.
+    `pretrained_at` is the checkpoint's image size, where a zero head may take the place of a fitted one; None where it may not.
     ConfigError if not even a head fitted to some of the smallest images fits into the time.
     """
     takes = _Time(run, speed, images=images, val_images=val_images, seconds=_PLANNED * seconds - _FIXED_SECONDS)
@@ -231,6 +245,10 @@ def choose(
     for size, resizing, least in _ways(run, fitting, images, side, small_images_first):
         epochs = takes.epochs(size, resizing)
         if epochs * images >= least:
+            if pretrained_at is not None and min(size) < _FEW_PIXELS * min(pretrained_at) and epochs * images >= _SMALL_IMAGES:
+                takes = takes.from_zero()
+                found = takes.finetuning(size, min(takes.epochs(size, resizing), _MOST_EPOCHS), resizing)
+                return replace(found, zero_head=True)
             return takes.finetuning(size, min(epochs, _MOST_EPOCHS) if run.start is not None else epochs, resizing)
     return takes.head_alone(fitting[-1])
 
@@ -285,6 +303,11 @@ class _Time:
         self.fitted = run.train.head == "fitted"
         self.least_head = min(images, max(_HEAD_IMAGES, _HEAD_IMAGES_OF_CLASS * run.model.num_classes)) if self.fitted else 0
         self.fewest_head = min(images, max(_FEWEST_HEAD, 2 * run.model.num_classes)) if self.fitted else 1
+
+    def from_zero(self) -> _Time:
+        """The same with a zero head."""
+        run = replace(self.run, train=replace(self.run.train, head="zero"))
+        return _Time(run, self.speed, images=self.images, val_images=self.val_images, seconds=self.seconds)
 
     def head_alone(self, size: tuple[int, int]) -> Budgeted:
         """A head fitted to as many images as there is time for."""
