@@ -22,7 +22,7 @@ from vitlab.config import (
 from vitlab.config.data import AUGREG
 from vitlab.config.overrides import RunFacts
 from vitlab.config.serialize import from_text, to_text
-from vitlab.config.train import Masked, OptimizerKind
+from vitlab.config.train import Lora, Masked, OptimizerKind
 from vitlab.errors import ConfigError
 from vitlab.models.cost import cost
 from vitlab.recipes import recipe
@@ -337,6 +337,12 @@ def test_a_checkpoint_is_fine_tuned_with_randaugment_on_photos_that_it_sees_ofte
     for channels in (1, 5):
         other = recipe("finetune-folder", Overrides(epochs=8), start=START, data=replace(PHOTOS, channels=channels))
         assert other.data.augment.randaugment is None
+
+
+def test_with_lora_all_layers_have_the_same_learning_rate() -> None:
+    whole, lora = (made("finetune-folder", lora=lora).train.optimizer for lora in (None, Lora(rank=8)))
+    assert whole.layer_decay < 1
+    assert lora == replace(whole, layer_decay=1.0)
 
 
 def test_a_fine_tuned_model_sees_the_whole_shorter_side() -> None:
