@@ -285,8 +285,8 @@ def describe(
         image_size: for a name: pixels, 224 or 160x224 (default: the model's own)
         num_classes: for a name: classes of the head, 0 for no head (default: 1000)
         channels: for a name: channels of an image (default: 3)
-        heads: for a file that does not contain it: number of attention heads (default: width / 64)
-        grid: for a file that does not contain it: rows x columns of patches (default: a square)
+        heads: for a file: number of attention heads, if the file does not contain it (default: width / 64)
+        grid: for a file: rows x columns of patches, if the file does not contain it (default: a square)
         profile: numerics profile (default: official for a name, that of the format for a file)
         notes: for a file: also show the notes from when it was made, such as guesses about the weights that it started from
     """
@@ -369,7 +369,8 @@ def convert(
 
     Args:
         source: a checkpoint of any format (recognised by its content), a run, or hub:owner/name
-        destination: file to write; a folder for huggingface, and for timm if the name has no ending; .pth for authors' code
+        destination: file to write. For huggingface, and for timm if the name has no ending, it is a folder; for the authors'
+            code, a .pth file
         to: format to write
         heads: number of attention heads, if the file does not contain it (default: width / 64)
         grid: rows x columns of patches, if the file does not contain it (default: a square)
@@ -402,7 +403,7 @@ def push(
 
     Args:
         model: a run, or a checkpoint of any format
-        repository: owner/name on the Hub; it is made if it does not exist
+        repository: owner/name on the Hub; it is created if it does not exist
         licence: licence of the weights, such as apache-2.0 or cc-by-4.0; required (default: none)
         dataset: name of the training data for the card (default: the name of its folder)
         intended_use: a sentence for the card (default: a list of the classes)
@@ -467,7 +468,7 @@ def predict(
     allow_nonfinite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Predictions | Any:  # DetectedImages of a detector, MaskPredictions of a segmenter
-    """Classify images: print the most probable classes of one image or of a million. A detector gives boxes instead.
+    """Classify images: print the most probable classes of each image. A segmenter gives masks, a detector boxes.
 
     Returns the predictions: `predict(model, "cat.jpg").top(5)`, or `.boxes` of a detector. With `out` they go into a file and are
     not kept in memory. A segmenter gives each pixel a class; its `out` is a folder, which gets a mask (PNG) and an overlay of each
@@ -484,37 +485,39 @@ def predict(
         out: file or address to write results to (default: standard output; a Python call returns them)
         format: text, jsonl (one JSON object per line), csv or parquet (default: by the ending of `out`, else jsonl;
             text without `out`)
-        resume: continue the JSON Lines file that `out` names, and skip the images that are in it; Ray always does
+        resume: continue the JSON Lines file that `out` names, and skip the images that it contains; on Ray this is always so
         overwrite: replace the file that `out` names, if it exists
         strict: fail (exit code 1) if an image cannot be read
-        backend: what runs the model; auto is torch until a measurement on this machine shows that another backend is faster
-        merge: token merging: average number of pairs of similar patches merged in each layer of a ViT; faster, less exact
+        backend: runtime of the model; auto is torch, until a measurement on this machine shows that another one is faster
+        merge: token merging: number of pairs of similar patches to merge per layer of a ViT, on average; faster, less exact
         batch_size: images that go through the model at once
         workers: threads that read and decode images
         device: auto (a GPU if there is one), cpu, cuda, cuda:1 or mps
-        engine: local (this process), or ray: a Ray cluster, where `out` is a .jsonl or .parquet file or a folder of such parts, and
-            the same command resumes
-        address: Ray: auto for the cluster of this machine, or host:port (default: a Ray of its own on this machine)
-        actors: Ray: number of models that run at once; each has `workers` processes that read its images, or none and reads them
-            itself (default: 0, one on each GPU, else one on each core)
-        part_size: Ray: images in each part of the results; a finished part is kept when the command stops; rounded up to whole
-            batches
+        engine: local (this process) or ray (a Ray cluster). On Ray, `out` is a .jsonl or .parquet file or a folder of such
+            parts, and the same command resumes
+        address: Ray: address of a running cluster, host:port, or auto for that of this machine (default: start a cluster on
+            this machine)
+        actors: Ray: number of copies of the model that run at once; each has `workers` processes that read its images, and with
+            0 workers reads them itself (default: 0, one on each GPU, else one on each core)
+        part_size: Ray: images in each part of the results, rounded up to whole batches; finished parts are kept if the command
+            is interrupted
         image_size: input size of the model in pixels, 384 or 160x224; positions are interpolated (default: the checkpoint's own)
-        patch_size: patch size of a ViT in pixels, 8, 32 or 16x32: its patch embedding is resized by pseudo-inverse, and larger
-            patches are faster (default: the checkpoint's own)
-        resize: how to reach that size: short-side (then crop the centre), squash, pad, or fit, which keeps the aspect ratio and
-            crops nothing; or native, which keeps each image's aspect ratio at about as many patches and packs images of different
-            shapes (NaViT) (default: the checkpoint's own)
-        resize_to: pixels of the short side before the crop (default: the checkpoint's own)
-        interpolation: interpolation of pixels (default: the checkpoint's own)
+        patch_size: patch size of a ViT in pixels, 8, 32 or 16x32; larger patches are faster. The patch embedding is resized by
+            pseudo-inverse (default: the checkpoint's own)
+        resize: how to resize to the image size. short-side: resize the short side, then crop the centre; squash: change the
+            aspect ratio; pad: keep the aspect ratio and pad; fit: keep the aspect ratio, crop nothing; native: keep each
+            image's aspect ratio at about the same number of patches, and pack images of different shapes (NaViT) (default: the
+            checkpoint's own)
+        resize_to: with short-side: pixels of the short side before the crop (default: the checkpoint's own)
+        interpolation: interpolation when an image is resized (default: the checkpoint's own)
         labels: file with the names of the classes, one per line; or imagenet1k, imagenet21k, cifar10, cifar100 or pets
             (default: the checkpoint's own; ImageNet's for a public model that has none)
         heads: number of attention heads, if the file does not contain it (default: width / 64)
         grid: rows x columns of patches, if the file does not contain it (default: a square)
         profile: numerics profile: official, timm, huggingface or torchvision (default: that of the format)
-        windows: of a segmenter: scale the short side of each image to this many pixels, and cut overlapping windows of the model's
-            size out of it (default: 0, the whole image at once)
-        refine: of a segmenter: move the borders of masks to edges of the image (a dense CRF in a window); takes longer
+        windows: segmentation: sliding windows: resize the short side of each image to this many pixels, and run the model on
+            overlapping windows of its own size (default: 0, the whole image at once)
+        refine: segmentation: align the borders of masks with edges of the image (a dense CRF in a window); takes longer
         allow_nonfinite: accept NaN and Inf in weights and outputs, to look at a broken model
         progress: called with (description, done, total or None)
     """
@@ -697,7 +700,7 @@ def embed(
 
     Args:
         data: a folder of class folders, images:FOLDER without labels, a zip, a CSV list, shards, digits, reader:path, ...
-        engine: local (this process), or ray: a Ray cluster, where the same command resumes
+        engine: local (this process) or ray (a Ray cluster, where the same command resumes)
         out: file to write, .npz or .parquet; on Ray, .parquet or a folder of such parts
         split: which split of the data
         overwrite: replace the file if it exists
@@ -960,7 +963,7 @@ def serve(
         index: a search index that `vitlab embed` made with the first model; the server's page then shows the nearest images and
             a map (default: none)
         restart: run the server in a child process, and start a new one if it is killed; only on the command line
-        backend: what runs the model; auto measures once, before the first request, which backend is fastest on this machine
+        backend: runtime of the model; auto measures once, before the first request, which one is fastest on this machine
     """
     from vitlab.io.optional import optional_import
 
@@ -1076,26 +1079,26 @@ def evaluate(
         real: CSV or JSON file with the reassessed (ReaL) labels of each image, also inside a zip: data.zip/labels.csv
             (default: no ReaL accuracy)
         corrupt: what to do if an image cannot be read: fail stops; skip counts it as wrong and reports it
-        precision: also give the lowest confidence above which this fraction of the predictions is correct, such as 0.95
+        precision: also report the lowest confidence above which this fraction of the predictions is correct, such as 0.95
             (default: none)
         corruptions: also evaluate on corrupted images: names separated by commas, such as fog,jpeg, or all (default: none)
         severities: severities of the corruptions, from 1 to 5
         per_image: CSV file to write, with a line for each image (default: not written)
-        fewshot: fit a few images of each class by least squares, as for the paper's few-shot accuracies
-        knn: classify by the nearest training images
+        fewshot: fit a linear classifier to a few images of each class by least squares, as for the paper's few-shot accuracies
+        knn: classify by the k nearest training images
         probe: train a linear classifier to convergence; its regularisation is chosen on held-out images
         vtab: folder with VTAB's datasets: 19 tasks with 1,000 training images each, in place of `data` (default: no VTAB)
         shots: few-shot: images of each class
-        seeds: few-shot: how often images are drawn
+        seeds: few-shot: number of random draws of these images
         neighbours: k-NN: values of k (default: 1,5,10,20,100, as far as there are images)
         vtab_test: VTAB: number of test images of each task (default: all)
         vtab_splits: VTAB: JSON file with the images of each split (default: FOLDER/vtab-splits.json, if it exists)
-        vtab_finetune: VTAB: folder for runs that fine-tune the model on each task, as in app. B, beside the linear probe; finished
-            ones are not repeated (default: the probe alone)
+        vtab_finetune: VTAB: also fine-tune the model on each task, as in appendix B; folder for these runs. Finished runs are
+            not repeated (default: the linear probe alone)
         vtab_steps: VTAB: steps of each fine-tuning (default: 2,500, at 384 px unless an image size is given)
         vtab_plot: VTAB: .png or .svg file to write: Figure 2, the means of the groups beside the paper's (default: none)
-        no_cache: compute all features again and store none
-        engine: local (this process), or ray: a Ray cluster, where the same command resumes with `parts`
+        no_cache: compute all features again, and do not store them
+        engine: local (this process) or ray (a Ray cluster, where the same command resumes with `parts`)
         parts: Ray: folder for the logits of finished parts, from which the same command resumes (default: a temporary folder)
     """
     from vitlab.config.evaluation import EvaluateConfig
@@ -1318,17 +1321,19 @@ def inspect(
 
     Returns the figures: `inspect(model, "cat.jpg", figure="rollout").save("rollout.png")`.
 
-    The figures filters and positions need no images. distance: how far heads attend; rollout: which patches the prediction comes
-    from; attention: what a patch attends to; filtered: attention as a filter, the values and the filtered values; class: what the
-    class token attends to; relevance: which patches are evidence for a class; features: which patches are similar; receptive:
-    which pixels the patch in the middle depends on, layer by layer; occlusion: how much the class loses if a patch is covered.
+    Two figures need no images: filters (of the patch embedding) and positions (similarity of position embeddings).
+
+    The others need images: distance (how far heads attend), rollout (which patches the prediction comes from), attention (what a
+    patch attends to), class (what the class token attends to), filtered (attention as a filter, the values and the filtered
+    values), relevance (which patches are evidence for a class), features (which patches are similar), receptive (which pixels the
+    patch in the middle depends on, layer by layer) and occlusion (how much the class loses if a patch is covered).
 
     Args:
         images: images, folders, quoted patterns, zip archives or files inside them (default: none)
         figure: filters, positions, distance, rollout, attention, filtered, class, relevance, features, receptive, occlusion;
             several separated by commas; or all that the model supports
         out: folder to write the figures to; required on the command line (default: a Python call returns the figures)
-        layer: layer, or stage of a ResNet, from 0 or negative from the end (default: the last, or all side by side)
+        layer: layer, or stage of a ResNet; 0 is the first, -1 the last (default: the last, or all side by side)
         head: attention head, from 0 (default: all)
         query: token whose attention is drawn: row,column of a patch, class or distill (default: the patch in the middle)
         target: class that relevance and occlusion explain, by label or index from 0 (default: the most probable)
@@ -1402,9 +1407,9 @@ def explore(
 ) -> WrittenExplorer:
     """Write an interactive page that shows how a model sees images, as one HTML file.
 
-    A guided tour and free exploration: patches, positions, attention of every layer and head, rollout, relevance, features, what
-    the prediction would be after each layer, and how it changes when patches are covered or shuffled. The file opens from disk in
-    any browser and uses no network. `vitlab serve` shows the same page and accepts your own images.
+    The page has a guided tour and free exploration: patches, positions, attention of every layer and head, rollout, relevance and
+    features. It shows the prediction after each layer, and how it changes when patches are covered or shuffled. The file opens
+    from disk in any browser and uses no network. `vitlab serve` shows the same page and accepts your own images.
 
     Args:
         images: images, folders, quoted patterns, zip archives or files inside them
@@ -1536,7 +1541,7 @@ def export(
         data: images for the comparison with PyTorch and for int8 calibration: a folder, zip, list, shards, reader:path, ...
             (default: synthetic images)
         split: which split of the data
-        max_drop: largest loss that int8 may cause, in points of accuracy (of agreement with float for images without labels)
+        max_drop: largest drop that int8 may cause, in points of accuracy (for images without labels, of agreement with float)
         calibration: largest number of images to use for int8 calibration and evaluation
         overwrite: replace the file if it exists
     """
@@ -1620,13 +1625,14 @@ def finetune(
     Returns the run: `run.model`, `run.metrics`, `run.path`. `run.notes` says what was chosen for you, and why.
 
     Args:
-        data: a folder of class folders, a zip, shards, an address of these (s3://bucket/shards), digits, cifar10:PATH, ...;
-            to segment, a folder or zip of images/ and masks/; to detect, images with boxes
+        data: a folder of class folders, a zip, shards, an address of these (s3://bucket/shards), digits, cifar10:PATH, ...; for
+            segmentation, a folder or zip of images/ and masks/; for detection, images with boxes
         start: checkpoint of any format, its address, hub:owner/name, a run, or the name of public weights: ViT-B/16
             (default: train from scratch with the recipe small-data)
         out: folder of the run, or its address; an unfinished run in it is resumed (default: runs/ and the data's name)
         recipe: finetune-imagenet, -cifar10, -cifar100, -pets, -flowers or -vtab as in the paper; or any other recipe
-            (default: finetune-folder with a checkpoint, small-data without; segment-folder to segment, detect-folder to detect)
+            (default: finetune-folder with a checkpoint, small-data without; segment-folder for segmentation, detect-folder for
+                detection)
         model: model to train from scratch (default: the recipe's own)
         epochs: passes over the training images, in place of `steps` (default: the recipe's own)
         steps: total number of optimizer steps (default: the recipe's own)
@@ -1635,54 +1641,59 @@ def finetune(
         image_size: input size of the model in pixels, 160 or 160x224 (default: the recipe's own)
         patch_size: patch size of a ViT in pixels, 8, 32 or 16x32; the patch embedding of a checkpoint is resized by pseudo-inverse
             (default: the checkpoint's, or the model's own)
-        patch_sizes: train one ViT for many budgets: each step draws one of these patch sizes, 8,12,16,24, and predict, evaluate and
-            export take any of them (FlexiViT) (default: the model's own patch size alone)
-        resize: how evaluation and predict reach that size: short-side (then crop the centre), squash or pad; or native, where
-            training too keeps each image's aspect ratio and packs images of different shapes (NaViT) (default: the checkpoint's)
-        channels: channels of the images: 1 is grey, 3 RGB; other numbers are for TIFF files and NumPy arrays that have as many; the
-            first layer of a checkpoint is adapted (default: those of the images, or the checkpoint's for grey and colour images)
-        pixel_scale: scaling of images of more than 8 bits to levels: full (0 to 65,535 for 16 bits, 0 to 1 for floating point, the
-            window of a DICOM file), percentile (the 0.5th to the 99.5th of each channel of each image) or file (its least to its
-            largest number); saved in the checkpoint, so that predict does the same (default: the checkpoint's, else full)
+        patch_sizes: train one ViT for several patch sizes (FlexiViT): each step draws one of these, such as 8,12,16,24;
+            predict, evaluate and export can then use any of them (default: the model's own patch size alone)
+        resize: how evaluation and predict resize to the image size. short-side: resize the short side, then crop the centre;
+            squash: change the aspect ratio; pad: keep the aspect ratio and pad; native: keep each image's aspect ratio, also in
+            training, and pack images of different shapes (NaViT) (default: the checkpoint's)
+        channels: channels of the images: 1 is grey, 3 is RGB; TIFF files and NumPy arrays may have other numbers. The first
+            layer of a checkpoint is adapted (default: those of the images, or the checkpoint's for grey and colour images)
+        pixel_scale: scaling of images of more than 8 bits to 8 bits. full: 0 to 65,535 for 16 bits, 0 to 1 for floating point,
+            the window of a DICOM file; percentile: the 0.5th to the 99.5th percentile of each channel of each image; file: the
+            least to the largest number of each channel of each image. It is saved in the checkpoint, and predict does the same
+            (default: the checkpoint's, else full)
         seed: seed of initial weights, sampler, augmentation and dropout (default: 0)
         preset: augmentation: none, light1, light2, medium1, medium2, strong1 or strong2 (default: the recipe's own)
         val_fraction: fraction of the images to hold out as val, if the data has no val split (default: the recipe's own)
         test_fraction: fraction of the images to hold out as test, if the data declares no splits (default: the recipe's own)
         sweep: try several learning rates on val, then train on train and val with the best one (appendix B.1.1)
-        engine: with `sweep`: local, or ray: each run is a task of a Ray cluster, and learning rates are tried side by side
-        address: Ray: auto for the cluster of this machine, or host:port (default: a Ray of its own on this machine)
+        engine: with `sweep`: local, or ray: each run is a task of a Ray cluster, and learning rates are tried in parallel
+        address: Ray: address of a running cluster, host:port, or auto for that of this machine (default: start a cluster on
+            this machine)
         lrs: with `sweep`: learning rates to try (default: Table 4's in its recipes, else 0.3, 1 and 3 times the recipe's own)
-        find_lr: do not train; try growing learning rates for at most 100 steps, draw the loss against them in OUT-find-lr and
-            suggest one
-        micro_batch: images that go through the model at once; the update stays the same (default: the whole batch)
+        find_lr: learning rate range test in place of training: raise the learning rate for at most 100 steps, plot the loss in
+            OUT-find-lr, and suggest a learning rate
+        micro_batch: images that go through the model at once (gradient accumulation); the update stays the same (default: the
+            whole batch)
         precision: precision of matrix products (default: the recipe's own)
         strategy: how the processes of torchrun divide the work (default: ddp under torchrun, else single)
         offload: with `strategy=fsdp`: cpu keeps the shards of weights, gradients and optimizer in host memory (default: none)
-        recompute: on computes activations a second time in the backward pass instead of keeping them, to save memory (default: off)
-        hang_timeout: under torchrun: seconds after which a rank that does not arrive ends the job, and is named (default: 60)
+        recompute: activation checkpointing: on computes activations again in the backward pass, to save memory (default: off)
+        hang_timeout: under torchrun: seconds to wait for a rank that does not respond; then the job ends and names it (default:
+            60)
         workers: processes that read images; results do not depend on it (default: the recipe's own)
         evaluate_every: steps between two evaluations, 0 for one at the end (default: the recipe's own)
         save_every: steps between two checkpoints, 0 for one at the end (default: the recipe's own)
         max_minutes: save a checkpoint and stop after this many minutes; the same command resumes (default: no limit)
-        minutes: time budget: choose image size, head and epochs for the best model that is finished by then (default: none)
+        minutes: time budget: choose image size, head and epochs for the best model in this time (default: none)
         head: initial weights of the new head: zero as in the paper, or fitted to the features of the training images before
             the first step (default: fitted with `minutes` and a checkpoint, else zero)
         lora: save memory: freeze the weights and train only the head and updates of this rank (8 is usual), which are merged into
             the saved model (default: train all weights)
         lora_targets: with `lora`: the layers that are updated, some of q, k, v, qkv, proj, mlp, separated by commas (default: q,v)
-        progressive_resizing: train on images of three quarters of the side for the first 70 % of the steps (default: on with
-            `minutes` and a checkpoint; else the recipe's own)
-        trainable: weights that train: all, the head (of segmentation: the decoder) on frozen features, or head and last-blocks
-            (default: all)
-        blocks: with `trainable=last-blocks`: how many of the last blocks train (default: none)
-        task: classify gives each image a class; segment gives each pixel one, and needs masks: images/ beside masks/, VOC's
-            layout, or masks.json; detect finds objects, and needs boxes: boxes.csv, COCO's JSON, VOC's XML, or boxes.json
-        decoder: of segmentation: linear, one dense layer a patch, or mask-transformer, Segmenter's (default: linear)
-        layers: of segmentation: layers of a ViT, or stages of other models, whose features the decoder sees, by number from 0; the
-            last is among them (default: the last layer of a ViT, all stages of others)
-        detector: of detection: grid, a light head on the patches, or tokens, YOLOS's, which need far more images (default: grid; a
-            YOLOS keeps its tokens)
-        dice: of segmentation: weight of the Dice loss beside the cross-entropy, which is for small and rare classes
+        progressive_resizing: train on images of three quarters of the image size for the first 70 % of the steps (default: on
+            with `minutes` and a checkpoint; else the recipe's own)
+        trainable: weights to train: all; head, on frozen features (segmentation: the decoder); or last-blocks, these and the
+            head (default: all)
+        blocks: with `trainable=last-blocks`: number of last blocks to train (default: none)
+        task: classify: a class for each image. segment: a class for each pixel; needs masks: images/ beside masks/, VOC's
+            layout, or masks.json. detect: boxes of objects; needs boxes: boxes.csv, COCO's JSON, VOC's XML, or boxes.json
+        decoder: segmentation: linear (one dense layer on each patch) or mask-transformer (that of Segmenter) (default: linear)
+        layers: segmentation: layers of a ViT, or stages of other models, whose features the decoder uses, numbered from 0; they
+            include the last (default: the last layer of a ViT, all stages of others)
+        detector: detection: grid (a light head on the patches) or tokens (the detection tokens of YOLOS, which need far more
+            images) (default: grid; a YOLOS keeps its tokens)
+        dice: segmentation: weight of the Dice loss, which is added to the cross-entropy and helps with small and rare classes
             (default: no Dice loss)
         device: auto (a GPU if there is one), cpu, cuda or mps
         track: send the curves to trackers, separated by commas: tensorboard (files in the run's folder), mlflow (a local store,
@@ -2084,8 +2095,8 @@ def train(
 ) -> EventStream:
     """Train with a complete config: a RunConfig, the run.json of another run, or the `run` of a dry run's JSON.
 
-    Returns a stream of events, which trains while you iterate it: `for event in train(config, out="runs/a"): ...`.
-    `.run_to_end()` iterates it with a progress display and returns the `Run`; so does the command line.
+    Returns an iterator of events; training runs while you iterate: `for event in train(config, out="runs/a"): ...`.
+    `.run_to_end()` runs it with a progress display and returns the `Run`; so does the command line.
 
     Args:
         config: JSON file with the config of a run
@@ -2131,7 +2142,7 @@ def watch(run: Existing | Run, *, every: Positive = 2.0, once: bool = False) -> 
 
     Args:
         run: the folder of a run, made by pretrain, finetune or train; of a sweep, its latest run is shown
-        every: seconds between two updates of what is shown
+        every: seconds between two updates of the display
         once: show the run as it is now, and end
     """
     from vitlab.training.callbacks import watch as watch_folder
@@ -2329,7 +2340,8 @@ def fetch_data(
     Args:
         name: a dataset of `vitlab data list`
         into: folder for the dataset (default: data/NAME)
-        given: files that you already have, or a folder of them: verified and used in place of a download (default: none)
+        given: files that you already have, or a folder of them; they are verified and used instead of a download (default:
+            none)
     """
     from vitlab.config.serialize import to_json
     from vitlab.data.catalog.fetch import fetch
@@ -2597,7 +2609,7 @@ def study_compare(
         image_size: image sizes to compare at: 224,384 (default: 224 and 384; each model's own if models are named)
         speed: measure images/s on this machine, all models in turn, and the memory of a process with each model
         batch_size: batch size of the measurement
-        rounds: how often each model is measured
+        rounds: number of measurements of each model
         checkpoints: trained models to evaluate on data; the table gets a column with their accuracy (default: none)
         data: labelled images to evaluate checkpoints on (default: none)
         plot: .png or .svg file to write: accuracy (or, with speed, images/s) against multiply-adds (default: none)
@@ -2644,9 +2656,10 @@ def study_scaling(
         out: folder for all runs, verdict.json and plots; unfinished runs are resumed
         budget: tiny shows in about a minute that everything works; default takes less than an hour on two cores; long takes days
         families: some of ViT,hybrid,BiT,ConvNeXt,LSTM (default: all)
-        seeds: how often each model is trained (default: the budget's)
+        seeds: number of runs of each model, each with another seed (default: the budget's)
         engine: local (one run on each core of this machine), or ray: each run is a task of a Ray cluster
-        address: Ray: auto for the cluster of this machine, or host:port (default: a Ray of its own on this machine)
+        address: Ray: address of a running cluster, host:port, or auto for that of this machine (default: start a cluster on
+            this machine)
     """
     from vitlab.studies.scaling import BUDGETS, scaling
 
