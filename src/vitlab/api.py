@@ -1428,13 +1428,13 @@ def explore(
     from vitlab.inference.search_index import Index
     from vitlab.inference.writing import all_images
     from vitlab.interpretation.figures import spread
+    from vitlab.io.atomic import check_parent
     from vitlab.reports.explorer import Neighbourhood, builtin_images, write_explorer
 
     _at_least("count", count, 1)
     path = Path(out)
     _refuse_present(path, overwrite)
-    if not path.parent.is_dir():
-        raise DataError(f"{path.parent} is not a folder, so {path.name} cannot be written into it")
+    check_parent(path, DataError)
     given = not (isinstance(images, tuple | list) and not images)
     shown: list[Any] = spread(list(all_images(images)[0]), count) if given else builtin_images()
     opening = _Opening(image_size, patch_size, resize, resize_to, interpolation, labels, heads, grid, profile, allow_nonfinite)

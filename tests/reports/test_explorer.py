@@ -179,7 +179,7 @@ def test_the_verb_shows_the_builtin_images_or_yours(tmp_path: Path) -> None:
     assert start_of((tmp_path / "b.html").read_text())["images"][0] == own[0].name
     with pytest.raises(DataError, match="exists already"):
         vitlab.explore(small.checkpoint(), out=tmp_path / "a.html")
-    with pytest.raises(DataError, match="is not a folder"):
+    with pytest.raises(DataError, match="there is no folder"):
         vitlab.explore(small.checkpoint(), out=tmp_path / "none" / "a.html")
     with pytest.raises(UsageError, match="nothing"):
         vitlab.explore(small.checkpoint(), str(tmp_path / "nothing"), out=tmp_path / "c.html")

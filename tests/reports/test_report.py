@@ -186,7 +186,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_report_into_no_folder_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(folder), "--out", str(tmp_path / "no" / "x.html")]) == 1
-    assert "is not a folder" in capsys.readouterr().err
+    assert "there is no folder" in capsys.readouterr().err
 
 
 @settings(max_examples=40)

@@ -43,7 +43,7 @@ def replacing(path: Path, *, needed: int, error: type[VitlabError] = CheckpointE
     `needed` is the number of bytes to be written; the message about a full disk names it. Any problem is raised as `error`.
     The file's mode is 0666 minus the umask. Until the new file is complete on disk, `path` stays as it was.
     """
-    _check_parent(path, error)
+    check_parent(path, error)
     if is_folder(path):
         raise error(f"cannot write {path}: it is a folder", hint="give the name of a file")
     temporary = _temporary(path, UNFINISHED)
@@ -81,7 +81,7 @@ def replacing_folder(path: Path, *, needed: int, names: tuple[str, ...]) -> Iter
     An existing folder is replaced only if it holds nothing but `names`; other files belong to the user. Write each file of
     the new folder with `replacing`, so that it is on disk.
     """
-    _check_parent(path, CheckpointError)
+    check_parent(path, CheckpointError)
     temporary = _temporary(path, UNFINISHED)
     try:
         clear_unfinished(path)
@@ -105,7 +105,7 @@ def only_writer(path: Path) -> Iterator[None]:
     The lock is a hidden file beside it, which goes away with the block. Pipes and devices are not locked.
     """
     path = path.resolve()  # a file may have several names
-    _check_parent(path, DataError)
+    check_parent(path, DataError)
     with ExitStack() as stack:
         if path.is_file() or not path.exists():
             try:
@@ -204,7 +204,8 @@ def _check_holds_only(path: Path, names: tuple[str, ...]) -> None:
         raise CheckpointError(f"will not replace the folder {path}: it also holds {listed}", hint="give the name of a new folder")
 
 
-def _check_parent(path: Path, error: type[VitlabError]) -> None:
+def check_parent(path: Path, error: type[VitlabError]) -> None:
+    """An error that says how to make the folder of `path`, if there is none."""
     if not is_folder(path.parent):
         raise error(f"cannot write {path}: there is no folder {path.parent}", hint=f"create it first: mkdir -p {path.parent}")
 

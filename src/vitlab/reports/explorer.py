@@ -46,7 +46,7 @@ from vitlab.interpretation.exploration import Exploration, ModelView, explore_im
 from vitlab.interpretation.paint import Pixels
 from vitlab.interpretation.weights import principal_directions
 from vitlab.io.arrays import pack_arrays
-from vitlab.io.atomic import write_text
+from vitlab.io.atomic import check_parent, write_text
 from vitlab.io.display import Block, Displayed, ProgressCallback, json_text, printable, silent
 from vitlab.models.vit import ViT
 
@@ -119,8 +119,7 @@ def write_explorer(
     """
     if not images:
         raise DataError("no image given")
-    if not path.parent.is_dir():
-        raise DataError(f"{path.parent} is not a folder, so {path.name} cannot be written into it")
+    check_parent(path, DataError)
     allowed = FILE_BYTES * max(1, len(images) / _IMAGES)
     explored = list[_Explored]()
     done, total = 0, len(images) * len(models)

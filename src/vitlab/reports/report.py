@@ -36,7 +36,7 @@ from vitlab.evaluation.evaluation import open_split
 from vitlab.evaluation.segmentation import MaskScore, SegmentationEvaluation, evaluate_segmentation
 from vitlab.inference.detections import DetectedObject, Detector, draw_boxes
 from vitlab.inference.segmentation import SegmentPredictor, backbone_of, draw_overlay
-from vitlab.io.atomic import write_text
+from vitlab.io.atomic import check_parent, write_text
 from vitlab.io.display import Block, Displayed, ProgressCallback, printable, silent
 from vitlab.models.cost import cost
 from vitlab.reports.charts import short
@@ -128,8 +128,7 @@ def write_report(
     """
     path = out or folder / "report.html"
     record = read_run(folder)
-    if not path.parent.is_dir():
-        raise DataError(f"{path.parent} is not a folder, so {path.name} cannot be written into it")
+    check_parent(path, DataError)
     checkpoint = load(record.model)
     evaluation, segmented, detected = None, None, None
     if task_of(checkpoint.config) == "segment":
