@@ -59,12 +59,14 @@ def test_a_file_that_differs_is_never_written_and_an_earlier_one_stays(
 def test_eight_bits_that_lose_too_much_are_not_written(
     one_layer: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every prediction in 8 bits is moved to the next class, so that none agrees, whatever the kernels of this CPU give."""
+    """A file in 8 bits gives the next class of what the file in float gives, so that none agrees: no 8-bit kernel has a say."""
+    in_float = []
 
     def moved(content: bytes, *, threads: int = 0) -> object:
-        run = onnx_runner(content, threads=threads)
-        hurt = b"DequantizeLinear" in content
-        return lambda images: np.roll(run(images), 1, axis=1) if hurt else run(images)
+        if b"DequantizeLinear" not in content:
+            in_float.append(onnx_runner(content, threads=threads))
+            return in_float[-1]
+        return lambda images: np.roll(in_float[0](images), 1, axis=1)
 
     monkeypatch.setattr("vitlab.exporters.exporter.onnx_runner", moved)
     lost = r"8 bits lose 100\.00 points of agreement \(100\.00 to 0\.00 %\), also with \d+ of \d+ layers left in float"
