@@ -277,7 +277,7 @@ def test_a_missing_runtime_is_named_with_its_extra(mini: Checkpoint, tmp_path: P
 
 @pytest.fixture(scope="module")
 def reader() -> Checkpoint:
-    """One layer: each product in 8 bits takes NNCF seconds, where all of them lose too much on the CPU at hand."""
+    """One layer: if 8 bits lose too much on this CPU, the search for fragile products takes seconds for each of them."""
     return reader_of_digits(depth=1)
 
 
