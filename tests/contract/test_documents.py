@@ -15,6 +15,7 @@ DOCUMENTS = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted((CHEC
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("onnx_operators")
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: str(file.relative_to(CHECKOUT)))
 def test_every_block_of_a_document_runs(document: Path, tmp_path: Path, warm: Path) -> None:
     reader = Reader(checkout=CHECKOUT, folder=tmp_path, path=[warm])
@@ -22,6 +23,9 @@ def test_every_block_of_a_document_runs(document: Path, tmp_path: Path, warm: Pa
         reader.run(block)
     if document in lessons():
         assert [name for name in figures_of(document) if not (tmp_path / name).is_file()] == []  # its own blocks draw them
+    if document.name == "README.md":
+        assert (tmp_path / "rollout.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "model.onnx").is_file()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: str(file.relative_to(CHECKOUT)))

@@ -158,7 +158,7 @@ def test_the_same_numbers_give_the_same_bits(preset: str) -> None:
         assert (first != training_transform(content, config, rng_of(8, 1, index))).any()
 
 
-def test_another_process_gives_the_same_bits(tmp_path: Path) -> None:
+def test_another_process_gives_the_same_bits(warm: Path, tmp_path: Path) -> None:
     path = tmp_path / "image.jpg"
     path.write_bytes(jpeg(scene(300, 200)))
     code = f"""
@@ -171,7 +171,7 @@ content = pathlib.Path({str(path)!r}).read_bytes()
 views = b"".join(training_transform(content, config, rng_of(1, 2, index)).tobytes() for index in range(20))
 print(hashlib.sha256(views).hexdigest())
 """
-    other = processes.run([sys.executable, "-c", code]).stdout
+    other = processes.run([warm / "python", "-c", code]).stdout
     local = io.StringIO()
     exec(code.replace("print(", "print_to("), {"print_to": lambda text: print(text, file=local)})
     assert other == local.getvalue()
@@ -179,7 +179,7 @@ print(hashlib.sha256(views).hexdigest())
 
 def test_a_transform_that_is_sent_to_workers_imports_torch_before_they_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = DecodeLimits()
-    training = TrainingTransform(augment=Augment(image_size=(32, 32)), channels=1, limits=limits)
+    training = TrainingTransform(augment=Augment(image_size=(32, 32)), channels=1, limits=limits, scale="file")
     evaluation = EvaluationTransform(preprocess=Preprocess(image_size=(32, 32)), limits=limits)
     sent = pickle.dumps(training), pickle.dumps(evaluation)
     assert pickle.loads(sent[0]) == training

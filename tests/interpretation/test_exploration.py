@@ -38,7 +38,7 @@ def checkpoint_of(name: str) -> Checkpoint:
     config = CLASSIFIERS[name]
     middle = (0.5,) * config.channels
     preprocess = Preprocess(image_size=config.image_size, resize="squash", mean=middle, std=middle)
-    return Checkpoint(model=trained(name), config=config, preprocess=preprocess)
+    return Checkpoint(model=trained(config), config=config, preprocess=preprocess)
 
 
 def pixels_of(name: str) -> Pixels:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -146,14 +148,110 @@ def test_every_family_has_a_row_and_a_case_here() -> None:
     assert len({config.family for config in FAMILIES}) == len(set(map(id, FAMILIES.values()))) == len(FAMILIES)
 
 
-def trained(name: str, *, traced: bool = False) -> Model:
-    """A model whose head and other zero-initialised parts have values, so that outputs and gradients mean something.
+def shorter(name: str, **changes: Any) -> ModelConfig:
+    return replace(CONFIGS[name], **changes)
 
-    One that is `traced` has one layer where all are alike: a trace takes as long as there are layers, and repeats itself.
-    """
-    config = CONFIGS[name]
-    if traced and isinstance(config, ViTConfig) and config.position.place == "stem":
-        config = replace(config, depth=1)
+
+# What torch.compile and torch.export follow, which takes seconds a case: options that are independent stand in one case, and there
+# is one layer where all are alike, since a trace takes as long as there are layers and repeats itself.
+TRACED: dict[str, ModelConfig] = {
+    "token": replace(mini(), depth=1),
+    "registers, scale, representation": replace(
+        mini(),
+        depth=1,
+        image_size=(24, 40),
+        patch_size=(8, 4),
+        register_tokens=3,
+        position=Position(prefix=False),
+        layer_scale=0.1,
+        qkv_bias=False,
+        representation_width=48,
+    ),
+    "distilled, local, padded, one channel": replace(
+        mini(), depth=1, distill_token=True, attention="local", window=3, image_size=(30, 41), pad=True, channels=1
+    ),
+    "axial, mean, root, dynamic": replace(
+        mini(),
+        depth=1,
+        attention="axial",
+        pool="mean",
+        class_token=False,
+        stem=ResNetStem(blocks=(), width=32),
+        patch_size=(2, 2),
+        dynamic_size=True,
+    ),
+    "relative, mean and norm, early": replace(
+        mini(),
+        position=Position(kind="relative", place="every"),
+        pool="mean",
+        norm_after_pool=True,
+        conv_stem=ConvStem(widths=(16, 32), units=(1, 2)),
+        patch_size=(2, 2),
+    ),
+    "map, no head, early batch norm": replace(
+        mini(),
+        depth=1,
+        pool="map",
+        class_token=False,
+        num_classes=0,
+        conv_stem=ConvStem(widths=(12, 20), units=(2, 1), norm="batch"),
+        patch_size=(2, 2),
+    ),
+    "resnet": shorter("resnet", blocks=(1, 1)),
+    "swin": shorter("swin", depths=(2, 1)),
+    "swin-as-timm-pads": shorter("swin-as-timm-pads", depths=(2,), heads=(2,)),
+    "convnext": shorter("convnext", depths=(1, 1)),
+    "efficientnet": shorter("efficientnet", stages=((1, 3, 1, 1, 8), (1, 5, 2, 4, 16))),
+    "efficientnet-half": shorter("efficientnet-half", stages=((1, 3, 2, 2, 8),)),
+    "efficientnet-uneven": CONFIGS["efficientnet-uneven"],
+    "lstm": shorter("lstm", depth=1, patch_size=(16, 16)),
+    "rnn-mean": shorter("rnn-mean", depth=2, patch_size=(16, 8)),
+    "segmenter, mask transformer": SegmenterConfig(
+        backbone=replace(mini(), depth=1),
+        image_size=(32, 48),
+        num_classes=3,
+        decoder="mask-transformer",
+        decoder_heads=2,
+        decoder_depth=1,
+    ),
+    "segmenter, layers of a padded hybrid": SegmenterConfig(
+        backbone=replace(mini(), stem=ResNetStem(blocks=(1, 1), width=32), patch_size=(1, 1), pad=True),
+        image_size=(60, 41),
+        num_classes=3,
+        layers=(0, 1),
+    ),
+    "segmenter-swin": SegmenterConfig(
+        backbone=SwinConfig(width=24, depths=(1, 2), heads=(2, 4), window=(3, 4)), image_size=(37, 52), num_classes=5
+    ),
+    "grid-detector": shorter("grid-detector", backbone=replace(mini(), depth=1), head_depth=1),
+    "grid-detector-convnext": GridDetectorConfig(
+        backbone=ConvNeXtConfig(depths=(1, 1), widths=(16, 24), layer_scale=0.0),
+        image_size=(37, 32),
+        num_classes=2,
+        head_width=16,
+        head_depth=1,
+        upsample=1,
+    ),
+}
+each_traced = pytest.mark.parametrize("name", TRACED)
+
+
+def options(config: Any) -> Iterator[tuple[str, str, object]]:
+    """Every option with its value, or whether it has one if that is a number or a list of them."""
+    for option in fields(config):
+        value = getattr(config, option.name)
+        if is_dataclass(value):
+            yield from options(value)
+        yield type(config).__name__, option.name, value if isinstance(value, bool | str) else bool(value)
+
+
+def test_every_option_of_a_case_is_in_a_traced_one() -> None:
+    traced = {option for config in TRACED.values() for option in options(config)}
+    assert {option for config in CONFIGS.values() for option in options(config)} <= traced
+
+
+def trained(config: ModelConfig) -> Model:
+    """A model whose head and other zero-initialised parts have values, so that outputs and gradients mean something."""
     model = build(config, seed=1).eval()
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -168,7 +266,7 @@ def images(config: ModelConfig, count: int = 3) -> torch.Tensor:
 
 @each
 def test_a_batch_gives_the_same_logits_as_its_images_one_by_one(name: str) -> None:
-    model, images_BCHW = trained(name), images(CONFIGS[name])
+    model, images_BCHW = trained(CONFIGS[name]), images(CONFIGS[name])
     with torch.no_grad():
         together = model(images_BCHW)
         apart = torch.cat([model(image_CHW[None]) for image_CHW in images_BCHW])
@@ -178,14 +276,14 @@ def test_a_batch_gives_the_same_logits_as_its_images_one_by_one(name: str) -> No
 
 @each
 def test_evaluation_is_deterministic(name: str) -> None:
-    model, images_BCHW = trained(name), images(CONFIGS[name])
+    model, images_BCHW = trained(CONFIGS[name]), images(CONFIGS[name])
     with torch.no_grad():
         assert torch.equal(model(images_BCHW), model(images_BCHW))
 
 
 @classifies
 def test_the_head_on_the_features_gives_the_logits(name: str) -> None:
-    model, images_BCHW = trained(name), images(CONFIGS[name])
+    model, images_BCHW = trained(CONFIGS[name]), images(CONFIGS[name])
     with torch.no_grad():
         logits_BC, features_BD = model(images_BCHW), model.features(images_BCHW)
     assert features_BD.shape == (3, CONFIGS[name].feature_width)
@@ -196,7 +294,7 @@ def test_the_head_on_the_features_gives_the_logits(name: str) -> None:
 
 @each
 def test_every_parameter_gets_a_finite_gradient(name: str) -> None:
-    model = trained(name).train()
+    model = trained(CONFIGS[name]).train()
     model(images(CONFIGS[name])).square().sum().backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, key
@@ -206,7 +304,7 @@ def test_every_parameter_gets_a_finite_gradient(name: str) -> None:
 
 @each
 def test_recording_changes_no_output_bit(name: str) -> None:
-    model, images_BCHW = trained(name), images(CONFIGS[name])
+    model, images_BCHW = trained(CONFIGS[name]), images(CONFIGS[name])
     config = CONFIGS[name]
     inner = config.backbone if isinstance(config, SegmenterConfig | GridDetectorConfig) else config
     maps, attends = isinstance(inner, MAPS), isinstance(inner, ViTConfig)
@@ -217,29 +315,29 @@ def test_recording_changes_no_output_bit(name: str) -> None:
     assert bool(record.attention_BHNN) == attends
 
 
-@each
+@each_traced
 def test_a_compiled_model_gives_the_same_logits(name: str) -> None:
-    model, images_BCHW = trained(name, traced=True), images(CONFIGS[name])
+    model, images_BCHW = trained(TRACED[name]), images(TRACED[name])
     torch.compiler.reset()  # or the other cases' graphs count against this one's limit
     compiled = torch.compile(model, backend="eager", fullgraph=True)  # the whole trace, and nothing made from it
     with torch.no_grad():
         torch.testing.assert_close(compiled(images_BCHW), model(images_BCHW), atol=1e-5, rtol=1e-5)
 
 
-@each
+@each_traced
 def test_an_exported_model_takes_any_batch_and_gives_the_same_logits(name: str) -> None:
-    model = trained(name, traced=True)
+    model = trained(TRACED[name])
     batch = Dim("batch", min=1, max=64)
-    exported = export(model, (images(CONFIGS[name], 2),), dynamic_shapes=({0: batch},)).module()
+    exported = export(model, (images(TRACED[name], 2),), dynamic_shapes=({0: batch},)).module()
     with torch.no_grad():
         for count in (1, 2, 5):
-            images_BCHW = images(CONFIGS[name], count)
+            images_BCHW = images(TRACED[name], count)
             torch.testing.assert_close(exported(images_BCHW), model(images_BCHW), atol=1e-5, rtol=1e-5)
 
 
 @each
 def test_bfloat16_autocast_stays_near_float32(name: str) -> None:
-    model, images_BCHW = trained(name), images(CONFIGS[name])
+    model, images_BCHW = trained(CONFIGS[name]), images(CONFIGS[name])
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         half = model(images_BCHW).float()
     with torch.no_grad():
@@ -274,7 +372,7 @@ def test_the_default_device_changes_no_initial_value(name: str) -> None:
 
 @each
 def test_a_state_dict_fills_a_model_built_on_meta(name: str) -> None:
-    model, empty, images_BCHW = trained(name), build_on_meta(CONFIGS[name]), images(CONFIGS[name])
+    model, empty, images_BCHW = trained(CONFIGS[name]), build_on_meta(CONFIGS[name]), images(CONFIGS[name])
     assert all(parameter.is_meta for parameter in empty.parameters())
     empty.load_state_dict(model.state_dict(), strict=True, assign=True)
     with torch.no_grad():
@@ -290,7 +388,7 @@ def test_building_leaves_the_global_random_state_alone(name: str) -> None:
 
 @each_vit
 def test_skipping_unused_tokens_gives_the_same_logits_and_gradients(name: str) -> None:
-    model, images_BCHW = trained(name), images(CONFIGS[name])
+    model, images_BCHW = trained(CONFIGS[name]), images(CONFIGS[name])
     assert isinstance(model, ViT)
     plain = model(images_BCHW)
     plain.square().sum().backward()
@@ -310,7 +408,7 @@ def test_skipping_unused_tokens_gives_the_same_logits_and_gradients(name: str) -
 
 @each
 def test_computing_activations_again_changes_no_bit_of_the_gradient(name: str) -> None:
-    model, images_BCHW = trained(name).train(), images(CONFIGS[name])
+    model, images_BCHW = trained(CONFIGS[name]).train(), images(CONFIGS[name])
     gradients = []
     for again in (False, True):
         model.zero_grad()

@@ -20,7 +20,7 @@ SIZES = ((8, 8), (4, 8), (16, 16), (2, 4))
 
 @pytest.mark.parametrize("name", ["token", "mean", "map", "distilled", "registers", "local", "early"])
 def test_a_patch_size_drawn_in_training_gives_what_a_model_loaded_at_it_gives(name: str) -> None:
-    model, config = trained(name), CONFIGS[name]
+    model, config = trained(CONFIGS[name]), CONFIGS[name]
     assert isinstance(model, ViT)
     assert isinstance(config, ViTConfig)
     sizes = ((2, 2), (4, 2)) if name == "early" else SIZES
@@ -63,7 +63,7 @@ def test_a_segmenter_at_a_drawn_patch_size_gives_what_one_loaded_at_it_gives(
 
 
 def test_every_patch_size_trains_the_weights_of_the_one_that_is_saved() -> None:
-    model = trained("token")
+    model = trained(CONFIGS["token"])
     assert isinstance(model, ViT)
     flexible = FlexibleViT(model.train(), SIZES)
     assert {name.removeprefix("vit.") for name in flexible.state_dict()} == set(model.state_dict())
@@ -76,7 +76,7 @@ def test_every_patch_size_trains_the_weights_of_the_one_that_is_saved() -> None:
 
 
 def test_a_distilled_model_gives_both_heads_in_training_and_their_mean_in_evaluation() -> None:
-    model = trained("distilled")
+    model = trained(CONFIGS["distilled"])
     assert isinstance(model, ViT)
     flexible = FlexibleViT(model, SIZES, both=True)
     images_BCHW = torch.randn(2, model.config.channels, *model.config.image_size)
@@ -86,7 +86,7 @@ def test_a_distilled_model_gives_both_heads_in_training_and_their_mean_in_evalua
 
 def test_larger_patches_make_fewer_tokens_and_the_same_function_of_an_enlarged_image() -> None:
     """An image enlarged twice in patches twice as large shows each patch enlarged: the same embeddings, so the same logits."""
-    model = trained("token")
+    model = trained(CONFIGS["token"])
     assert isinstance(model, ViT)
     state, fitted, _ = fit(dict(model.state_dict()), model.config, Wanted(patch_size=(16, 16), image_size=(64, 64)))
     large = build(fitted).eval()

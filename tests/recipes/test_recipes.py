@@ -339,6 +339,26 @@ def test_a_checkpoint_is_fine_tuned_with_randaugment_on_photos_that_it_sees_ofte
         assert other.data.augment.randaugment is None
 
 
+def test_photos_that_are_seen_often_from_a_fitted_head_are_learned_without_forgetting() -> None:
+    overrides = Overrides(epochs=8, head="fitted")
+    run = recipe("finetune-folder", overrides, data=PHOTOS, start=START)
+    assert any("without forgetting" in sentence for sentence in reasons(run, RunFacts(data=PHOTOS, start=START), overrides))
+    assert run.train.lwf > 0
+    assert run.train.smoothing == 0
+    seldom = made("finetune-folder", epochs=2, head="fitted")
+    zero = made("finetune-folder", epochs=8, head="zero")
+    lora = made("finetune-folder", epochs=8, head="fitted", lora=Lora(rank=8))
+    assert all(run.train.lwf == 0 for run in (seldom, zero, lora))
+    grey = recipe("finetune-folder", Overrides(epochs=8, head="fitted"), start=START, data=replace(PHOTOS, channels=1))
+    without = recipe(
+        "finetune-folder",
+        Overrides(epochs=8, head="fitted"),
+        start=replace(START, model=replace(START.model, num_classes=0)),
+        data=PHOTOS,
+    )
+    assert (grey.train.lwf, without.train.lwf) == (0, 0)
+
+
 def test_with_lora_all_layers_have_the_same_learning_rate() -> None:
     whole, lora = (made("finetune-folder", lora=lora).train.optimizer for lora in (None, Lora(rank=8)))
     assert whole.layer_decay < 1

@@ -93,6 +93,10 @@ def distilled(run: RunConfig, teacher: Path) -> RunConfig:
     )
 
 
+def keeping(run: RunConfig, start: Path) -> RunConfig:
+    return replace(run, start=str(start), train=replace(run.train, lwf=0.5))
+
+
 def frugal(run: RunConfig) -> RunConfig:
     return replace(run, train=replace(run.train, strategy="fsdp", offload="cpu", recompute=True))
 
@@ -192,6 +196,7 @@ def session(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Session:
         Job(run=by(even(), "fsdp", "bfloat16"), out=folder / "fsdp-bfloat16"),
         Job(run=by(masked(even(steps=5)), "fsdp"), out=folder / "masked"),
         Job(run=by(distilled(even(steps=5), teacher), "fsdp"), out=folder / "distilled"),
+        *(Job(run=by(keeping(even(steps=5), teacher), way), out=folder / f"keeping-{way}") for way in ("ddp", "fsdp")),
         Job(run=by(muon(even(steps=5)), "fsdp"), out=folder / "muon"),
         *(Job(run=by(batch_norm(even(steps=5)), way), out=folder / f"batch-norm-{way}") for way in ("ddp", "fsdp")),
         Job(run=frugal(even()), out=folder / "frugal"),
@@ -392,6 +397,13 @@ def test_tasks_with_training_only_weights_are_sharded_too(task: str, session: Se
     mine, theirs = last(session.folder / task), last(tmp_path / "alone")
     near(mine, theirs)
     assert mine.extra.keys() == theirs.extra.keys()
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_learning_without_forgetting_is_the_same_on_two_ranks(way: str, session: Session, tmp_path: Path) -> None:
+    run_to(keeping(even(steps=5), session.folder / "teacher.safetensors"), tmp_path / "alone")
+    assert losses_of(session.folder / f"keeping-{way}") == pytest.approx(losses_of(tmp_path / "alone"), abs=1e-5)
+    near(last(session.folder / f"keeping-{way}"), last(tmp_path / "alone"))
 
 
 def test_offloading_and_recomputing_change_no_loss(session: Session, alone: Path) -> None:

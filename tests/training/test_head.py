@@ -8,14 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
+import vitlab
 from tests.training.small import last, losses, run_to, same, small_run
 from vitlab.checkpoints import load
 from vitlab.config import ViTConfig
 from vitlab.config.run import RunConfig
+from vitlab.config.train import Distill
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError
 from vitlab.evaluation.features import extract_features
+from vitlab.models.vit import ViT
 from vitlab.training.events import Evaluated, Finished, FittingHead, HeadFitted, Warned
 from vitlab.training.setup import fit_head
 
@@ -83,6 +88,43 @@ def test_a_run_with_a_fitted_head_resumes_bit_exactly_and_evaluates_the_head_fir
     assert not any(isinstance(event, FittingHead) for event in second)
     assert losses(first) + losses(second) == losses(whole)
     assert same(last(tmp_path / "whole"), last(tmp_path / "parts"))
+
+
+def test_a_run_without_forgetting_stays_nearer_to_what_the_checkpoint_said(start: Path, tmp_path: Path) -> None:
+    run = fitted_run(start, steps=6)
+    run = replace(run, train=replace(run.train, progressive_resizing=((0.0, 0.5), (0.5, 1.0))))
+    keeping = replace(run, train=replace(run.train, lwf=2.0))
+    free, whole = run_to(run, tmp_path / "free"), run_to(keeping, tmp_path / "whole")
+    (_, free_loss), (_, keeping_loss) = losses(free)[0], losses(whole)[0]
+    assert free_loss == pytest.approx(keeping_loss, rel=1e-3)  # nothing is forgotten before the first update, but for dropout
+    assert losses(free)[-1] < losses(whole)[-1]
+    before = load(start).model
+    assert isinstance(before, ViT)
+    assert before.head is not None
+    images = torch.rand(8, run.model.channels, *run.model.image_size, generator=torch.Generator().manual_seed(1))
+
+    def forgotten(name: str, head: nn.Module = before.head) -> float:
+        """Divergence of the old head's probabilities on the trained features from those on the old ones."""
+        with torch.no_grad():
+            now = head(load(tmp_path / name / "model.safetensors").model.features(images))
+            return float(F.kl_div(now.log_softmax(-1), before(images).log_softmax(-1), log_target=True, reduction="batchmean"))
+
+    assert forgotten("whole") < forgotten("free")
+
+
+def test_learning_without_forgetting_needs_a_checkpoint_with_classes_and_a_vit_with_one_head(start: Path, tmp_path: Path) -> None:
+    run = fitted_run(start, steps=6)
+    keeping = replace(run, train=replace(run.train, lwf=1.0))
+    with pytest.raises(ConfigError, match="needs one"):
+        replace(keeping, start=None, train=replace(keeping.train, head="zero"))
+    with pytest.raises(ConfigError, match="one head"):
+        replace(keeping, model=replace(keeping.model, pool="token", distill_token=True))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="excludes a teacher"):
+        replace(keeping.train, distill=Distill(teacher=str(start)))
+    headless = tmp_path / "headless.safetensors"
+    vitlab.save(load(start, num_classes=0), headless)
+    with pytest.raises(ConfigError, match="has none"):
+        run_to(replace(keeping, start=str(headless)), tmp_path / "run")
 
 
 def test_with_a_time_budget_steps_that_make_the_head_worse_are_not_kept(

@@ -84,6 +84,7 @@ VARIANTS: dict[str, Callable[[RunConfig, str], RunConfig]] = {
     "repeats": lambda run, _: loading(run, repeats=2),
     "hard teacher": lambda run, path: training(run, distill=Distill(teacher=path, distill="hard")),
     "soft teacher": lambda run, path: training(run, distill=Distill(teacher=path, distill="soft")),
+    "without forgetting": lambda run, path: replace(run, start=path, train=replace(run.train, lwf=0.5)),
     "teacher's token": lambda run, path: training(with_token(run), distill=Distill(teacher=path)),
 }
 

@@ -37,6 +37,11 @@ class RunData:
             raise ConfigError("data.dataset is empty", hint="a folder, digits, synthetic, or cifar10:/path")
 
 
+def can_keep_classes(model: ModelConfig) -> bool:
+    """Whether a model that starts from a checkpoint can learn without forgetting (`TrainConfig.lwf`): a ViT with one head can."""
+    return isinstance(model, ViTConfig) and not model.distill_token and not model.detection_classes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """A run. `start` is the checkpoint whose weights it starts from, fitted to `model`; None trains from scratch.
@@ -68,6 +73,10 @@ class RunConfig:
             self._check_dense("segmentation" if self.task == "segment" else "detection")
         if self.train.dice and self.task != "segment":
             raise ConfigError("train.dice is the loss of segmentation, and this model has another task", hint="task='segment'")
+        if self.train.lwf and (self.start is None or not can_keep_classes(self.model)):
+            raise ConfigError(
+                "train.lwf keeps the classes of a start checkpoint: it needs one, and a ViT with one head", hint="train.lwf=0"
+            )
         self._check_lora()
         self._check_resizing()
         self._check_patch_sizes()
@@ -91,6 +100,7 @@ class RunConfig:
             "train.head='fitted'": train.head == "fitted",
             "train.balanced_loss": train.balanced_loss,
             "train.distill": train.distill is not None,
+            "train.lwf": train.lwf > 0,
             "train.masked": train.masked is not None,
             "train.lora": train.lora is not None,
             "train.progressive_resizing": bool(train.progressive_resizing),
@@ -140,6 +150,7 @@ class RunConfig:
             "data.augment.mixup and cutmix": augment.mixes,
             f"data.augment.crop={augment.crop!r}": augment.crop not in ("inception", "squash"),
             "train.distill": train.distill is not None,
+            "train.lwf": train.lwf > 0,
             "train.masked": train.masked is not None,
             "train.progressive_resizing": bool(train.progressive_resizing),
             "train.patch_sizes": bool(train.patch_sizes),

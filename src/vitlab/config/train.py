@@ -201,9 +201,10 @@ class TrainConfig:
     images that it is fitted to, drawn by the seed; 0 for all.
     `micro_batch` is the number of images a rank runs through the model at once, 0 for all its images of a
     batch; the update does not depend on it. `dice` is the weight of the Dice loss beside the cross-entropy of segmentation, 0 for
-    none. `smoothing` is label smoothing. `balanced_loss` weighs classes by the inverse of their frequency. `trainable`: `all`, the
-    `head` only, or the head and the `last-blocks` (`blocks` of them). With `lora`, the head and updates of low rank train, and the
-    model that is saved has them merged.
+    none. `smoothing` is label smoothing. `lwf` is the weight of learning without forgetting (Li and Hoiem 2016): the divergence of
+    what the start checkpoint's own head says of the features in training from what it said before; 0 for none. `balanced_loss`
+    weighs classes by the inverse of their frequency. `trainable`: `all`, the `head` only, or the head and the `last-blocks`
+    (`blocks` of them). With `lora`, the head and updates of low rank train, and the model that is saved has them merged.
     `progressive_resizing` has rows of (fraction of the steps, scale): from that step on images have that scale of the image size,
     and positions are interpolated. ((0, 0.5), (0.6, 1)) trains on half-size images for 60 % of the steps. Empty: always full size.
     `patch_sizes` are those that a flexible ViT is trained at (FlexiViT): each step draws one of them, by the seed and its number.
@@ -231,6 +232,7 @@ class TrainConfig:
     dice: float = 0.0
     balanced_loss: bool = False
     distill: Distill | None = None
+    lwf: float = 0.0
     masked: Masked | None = None
     trainable: Trainable = "all"
     blocks: int = 0
@@ -280,10 +282,13 @@ class TrainConfig:
             raise ConfigError(f"offload='cpu' needs strategy='fsdp', and strategy is {self.strategy!r}", hint="strategy='fsdp'")
         fraction("smoothing", self.smoothing)
         at_least("dice", self.dice, 0)
+        at_least("lwf", self.lwf, 0)
         check_resizing(self.progressive_resizing)
         if self.progressive_resizing and (self.masked is not None or self.distill is not None):
             raise ConfigError("progressive_resizing needs labels: a teacher and masked patch prediction need images of one size")
         self._check_patch_sizes()
+        if self.lwf and (self.masked is not None or self.distill is not None or self.patch_sizes):
+            raise ConfigError("lwf excludes a teacher, masked patch prediction and patch_sizes", hint="lwf=0")
         if self.schedule.warmup >= max(self.steps, 1):
             raise ConfigError(f"schedule.warmup={self.schedule.warmup} must be below steps={self.steps}")
         if self.trainable == "last-blocks" and self.blocks == 0:

@@ -104,15 +104,15 @@ class TrainingTransform:
             content, self.augment, rng, name=sample.name, limits=self.limits, channels=channels, pixel_scale=self.scale
         )
 
-    def __reduce__(self) -> tuple[Callable[..., TrainingTransform], tuple[Augment, int, DecodeLimits]]:
-        return _unpickled, (self.augment, self.channels, self.limits)
+    def __reduce__(self) -> tuple[Callable[..., TrainingTransform], tuple[Augment, int, DecodeLimits, PixelScale]]:
+        return _unpickled, (self.augment, self.channels, self.limits, self.scale)
 
 
-def _unpickled(augment: Augment, channels: int, limits: DecodeLimits) -> TrainingTransform:
+def _unpickled(augment: Augment, channels: int, limits: DecodeLimits, scale: PixelScale) -> TrainingTransform:
     """Also imports torch, which `scale` needs: the launcher of the workers does so once, and its forks share the memory."""
     import torch  # noqa: F401
 
-    return TrainingTransform(augment=augment, channels=channels, limits=limits)
+    return TrainingTransform(augment=augment, channels=channels, limits=limits, scale=scale)
 
 
 def training_pipeline(augment: Augment, *, channels: int, limits: DecodeLimits, scale: PixelScale = "full") -> Pipeline:
@@ -216,6 +216,9 @@ def resize(image_HWC: Pixels, size: tuple[int, int], interpolation: Interpolatio
     box = (0, 0, *size) if box is None else box
     if interpolation == "tf-bilinear":
         return _tf_bilinear(image_HWC, size, box)
+    if image_HWC.shape[:2] == size:  # Pillow would copy it
+        top, left, height, width = box
+        return np.array(image_HWC[top : top + height, left : left + width])
     channels = image_HWC.shape[2]
     if channels == 3:
         return _pillow(Image.fromarray(image_HWC), size, interpolation, box)

@@ -65,6 +65,7 @@ _DIGEST = "sha256"  # the file of a cached graph's digest
 _LAYOUT = 4  # of the cached graphs; change it when graphs are made differently
 _MAX_BATCH = 65_536
 _COMPILATIONS = 4
+_NO_LINES = "do_not_emit_stack_traces"  # a setting of torch.fx.config
 _TOLERANCE, _TOLERANCE_MERGED = 1e-4, 0.1  # relative to the largest number
 
 
@@ -590,16 +591,24 @@ def traced(checkpoint: Checkpoint, *, merge: int = 0) -> ExportedProgram:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warnings of PyTorch's exporter and of OpenVINO about themselves, on which a user cannot act."""
+    """Without the warnings of PyTorch's exporter and of OpenVINO about themselves, on which a user cannot act.
+
+    And without the source lines that PyTorch notes for each operation: they take up to half of the time, and would be in the files,
+    with paths of this machine.
+    """
     log = logging.getLogger("torch.onnx._internal.exporter._registration")
-    before = log.level
+    before, lines = log.level, getattr(torch.fx.config, _NO_LINES, None)
     log.setLevel(logging.ERROR)
+    if lines is not None:  # an older PyTorch has no such setting
+        setattr(torch.fx.config, _NO_LINES, True)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         log.setLevel(before)
+        if lines is not None:
+            setattr(torch.fx.config, _NO_LINES, lines)
 
 
 def _check_model(checkpoint: Checkpoint) -> Model:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from importlib import import_module
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from vitlab.config.model import MODEL_CONFIGS, ModelConfig
 from vitlab.models.model import Draw, Family, Model
@@ -54,15 +56,27 @@ def build_on_meta(config: ModelConfig) -> Model:
 
     Buffers that no file holds, such as sine and cosine positions, have their values.
     """
-    with torch.device("meta"):
+    with torch.device("meta"), _WithoutDraws():
         return family_of(config).model(config)
+
+
+class _WithoutDraws(TorchFunctionMode):
+    """Leaves out what torch's layers draw as they are made: on the meta device it gives nothing and takes most of the time."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if func is nn.init.kaiming_uniform_ or func is nn.init.uniform_:
+            tensor = args[0] if args else named["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **named)
 
 
 def _allocate(model: nn.Module, device: torch.device) -> None:
     """Give parameters and buffers memory on a device; buffers that have values keep them."""
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            empty = torch.empty_like(parameter, device=device)
+            empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
             setattr(module, name, nn.Parameter(empty, requires_grad=parameter.requires_grad))
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, torch.empty_like(buffer, device=device) if buffer.is_meta else buffer.to(device))

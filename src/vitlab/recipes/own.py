@@ -10,7 +10,7 @@ from vitlab.config.data import Augment, LoaderConfig, Preprocess, SplitRule, aug
 from vitlab.config.grid_detector import GridDetectorConfig
 from vitlab.config.model import ModelConfig, variant
 from vitlab.config.overrides import DataFacts, Machine, Overrides, RunFacts
-from vitlab.config.run import RunConfig, RunData
+from vitlab.config.run import RunConfig, RunData, can_keep_classes
 from vitlab.config.segmenter import SegmenterConfig
 from vitlab.config.train import (
     Average,
@@ -48,8 +48,9 @@ _MINI = variant("ViT-Mini/8", pool="mean")
 _REFERENCE_BATCH = 64
 _BROKEN = 0.01  # of the images may be unreadable ...
 _FEW_BROKEN, _MOST_BROKEN = 10, 0.1  # ... or ten images, but no more than a tenth
-_OFTEN = 5.0  # epochs from which on a checkpoint is fine-tuned with more augmentation
 _UNEVEN = 3.0  # if the largest class has this many times the images of the smallest, rare classes are sampled more often
+_OFTEN = 5.0  # epochs from which on photos are fine-tuned with more augmentation, and from a fitted head with ...
+_KEEP = 0.3  # ... this weight of learning without forgetting, in place of label smoothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +76,9 @@ def finetune_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
 
     On a CPU: at most 160 px and no more than the images have, 60,000 images in total (fewer for a model larger than Ti, by the
     square root of its size), 3 to 20 epochs, batches of at most 64. With an accelerator: the checkpoint's own image size, 400,000
-    images, 5 to 40 epochs, batches of at most 512. From 5 epochs on, photos are changed by RandAugment. With LoRA the learning rate
-    is the same for all layers.
+    images, 5 to 40 epochs, batches of at most 512. From 5 epochs on, photos are changed by RandAugment; if such a run begins with a
+    fitted head, it learns without forgetting the checkpoint's classes, and without label smoothing. With LoRA the learning rate is
+    the same for all layers.
     Command: vitlab finetune pets/ --from deit_tiny.npz
     Time: DeiT-Ti on 3,680 pets, on one core of an Intel Xeon: 7 epochs at 128 px 10 CPU-minutes, then 2.5 at 160 px 5 more.
     Score: of the 3,669 test pets 86.7 % after the first, 88.8 % after the second, one seed; commands in docs/guides/fine-tune.md.
@@ -97,13 +99,19 @@ def finetune_folder(facts: RunFacts, overrides: Overrides) -> RunConfig:
         layer_decay=0.75 if overrides.lora is None else 1.0,
         half=True,
     )
-    augment = _augment(overrides, _finetuning_augment(_epochs(overrides, data, defaults), data, model, overrides), size)
-    return _run("finetune-folder", facts, overrides, data, model, defaults, augment, fed, start=start.path)
+    often = (
+        _epochs(overrides, data, defaults) >= _OFTEN and (data.channels, model.channels) == (3, 3) and overrides.resize != "native"
+    )
+    augment = _augment(overrides, _finetuning_augment(data, often=often), size)
+    run = _run("finetune-folder", facts, overrides, data, model, defaults, augment, fed, start=start.path)
+    keeps = can_keep_classes(start.model) and start.model.num_classes and overrides.lora is None and not overrides.patch_sizes
+    if often and overrides.head == "fitted" and keeps:
+        return replace(run, train=replace(run.train, lwf=_KEEP, smoothing=0.0))
+    return run
 
 
-def _finetuning_augment(epochs: float, data: DataFacts, model: ModelConfig, overrides: Overrides) -> Augment:
+def _finetuning_augment(data: DataFacts, *, often: bool) -> Augment:
     """A pretrained model learns photos that it sees often by heart: then RandAugment changes them, and crops are larger."""
-    often = epochs >= _OFTEN and (data.channels, model.channels) == (3, 3) and overrides.resize != "native"
     return Augment(
         area=(0.5, 1.0) if often else (0.25, 1.0),
         randaugment=(2, 9) if often else None,

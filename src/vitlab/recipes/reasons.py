@@ -27,6 +27,7 @@ def reasons(run: RunConfig, facts: RunFacts, overrides: Overrides, *, timed: boo
         _native(run),
         _length(run, facts, overrides, timed=timed),
         _optimizer(run) if run.train.steps else "",
+        _without_forgetting(run),
         _augmentation(run, facts.data) if run.train.steps else "",
     )
     return tuple(sentence for sentence in sentences if sentence)
@@ -156,6 +157,12 @@ def _optimizer(run: RunConfig) -> str:
     if optimizer.layer_decay < 1:
         text += f", times {optimizer.layer_decay:g} for each layer further from the head"
     return text + (f"; weights averaged with decay {average.decay:g}" if average.decay else "")
+
+
+def _without_forgetting(run: RunConfig) -> str:
+    if not run.train.lwf or not run.train.steps:
+        return ""
+    return f"learning without forgetting: what the checkpoint says of its own classes is kept with the weight {run.train.lwf:g}"
 
 
 def _augmentation(run: RunConfig, data: DataFacts | None) -> str:

@@ -632,7 +632,7 @@ def _measure_step(
     seconds = _SECONDS if seconds is None else seconds
     alone = replace(
         run,
-        start=None,
+        start=run.start if run.train.lwf else None,
         train=replace(
             run.train,
             head="zero",

@@ -56,7 +56,7 @@ from vitlab.training.distributed import World, parallelise
 from vitlab.training.lora import add_lora, averaged_factors, restore_lora
 from vitlab.training.optim import create_optimizers, freeze, restore_optimizers
 from vitlab.training.step import AveragedWeights, Progress, RunningStatistics, Snapshot, TrainState, training_share
-from vitlab.training.tasks import BothHeads, Classify, Detect, PredictMasked, Segment, Task
+from vitlab.training.tasks import BothHeads, Classify, Detect, LogitsAndFeatures, PredictMasked, Segment, Task
 
 
 def training_loader(run: RunConfig, dataset: Dataset, world: World) -> Loader:
@@ -297,6 +297,9 @@ def _with_training_weights(core: Model, run: RunConfig, snapshot: Snapshot | Non
     if both:
         assert isinstance(core, ViT)
         return BothHeads(core)
+    if run.train.lwf:
+        assert isinstance(core, ViT), "the run's config refuses others"
+        return LogitsAndFeatures(core)
     if isinstance(core, ViT) and core.detection is not None:
         return TokenObjects(core)
     return core
@@ -350,8 +353,19 @@ def _create_task(run: RunConfig, dataset: Dataset, world: World) -> Task:
         dtype=torch.float32,
         weight_C=_class_weights(dataset) if config.balanced_loss else None,
         teacher=None if teacher is None else teacher.model.to(world.device),
+        before=_before(run, world) if config.lwf else None,
         teacher_preprocess=None if teacher is None else teacher.preprocess,
     )
+
+
+def _before(run: RunConfig, world: World) -> ViT:
+    """The start checkpoint as it is, with its own head, for images of the run's sizes."""
+    assert run.start is not None
+    start = load(run.start, image_size=run.model.image_size, channels=run.model.channels, **run.model.fit_options)
+    if not isinstance(start.model, ViT) or start.model.head is None or start.model.distill_head is not None:
+        raise ConfigError(f"train.lwf keeps the classes of the start checkpoint, and {run.start} has none", hint="train.lwf=0")
+    start.model.any_size = True
+    return start.model.eval().requires_grad_(False).to(world.device)
 
 
 def _class_weights(dataset: Dataset) -> Tensor:

@@ -174,8 +174,12 @@ def _noise(state: TrainState, row: int) -> Iterator[None]:
     here = state.world
     key = [state.run.train.seed, _NOISE_STREAM, state.step, here.rank, row]
     seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0]) >> 1
-    with torch.random.fork_rng(devices=[here.device.index or 0] if here.device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    devices = [here.device.index or 0] if here.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        # Not torch.manual_seed: it would seed devices that are not restored, and notes the stack for those that are not in use.
+        torch.default_generator.manual_seed(seed)
+        for index in devices:
+            torch.cuda.default_generators[index].manual_seed(seed)
         yield
 
 

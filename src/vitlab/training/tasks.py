@@ -108,6 +108,7 @@ class Classify:
     dtype: torch.dtype
     weight_C: Tensor | None = None
     teacher: nn.Module | None = None
+    before: ViT | None = None  # the start checkpoint, if the run learns without forgetting
     teacher_preprocess: Preprocess | None = None
 
     def prepare(self, images_BHWC: Tensor, labels: Tensor, rng: np.random.Generator) -> Inputs:
@@ -119,16 +120,18 @@ class Classify:
         return Inputs(images_BHWC=images_BHWC, targets=(targets_BC,))
 
     def loss(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Cross-entropy with the labels, and with a teacher the distillation loss."""
+        """Cross-entropy with the labels, with a teacher the distillation loss, and the loss of learning without forgetting."""
         (targets_BC,) = inputs.targets
         images_BCHW = normalise(inputs.images_BHWC, self.preprocess, self.dtype)
         cross_entropy = sigmoid_cross_entropy if self.config.loss == "sigmoid" else softmax_cross_entropy
         weight_C = None if self.weight_C is None else self.weight_C.to(targets_BC.device)
         outputs = model(images_BCHW, *self._beside(inputs))
-        logits_BC, distill_BC = outputs if isinstance(outputs, tuple) else (outputs, outputs)
+        logits_BC, beside = outputs if isinstance(outputs, tuple) else (outputs, outputs)
         loss_B = cross_entropy(logits_BC, targets_BC, smoothing=self.config.smoothing, weight_C=weight_C)
         if (distill := self.config.distill) is not None:
-            loss_B = (1 - distill.weight) * loss_B + distill.weight * self._distillation(distill_BC, inputs.images_BHWC, distill)
+            loss_B = (1 - distill.weight) * loss_B + distill.weight * self._distillation(beside, inputs.images_BHWC, distill)
+        if self.before is not None:
+            loss_B = loss_B + self.config.lwf * self._forgotten(self.before, beside, images_BCHW)
         correct_B = (logits_BC.argmax(-1) == targets_BC.argmax(-1)).float()
         return loss_B, correct_B
 
@@ -143,6 +146,13 @@ class Classify:
         backend = plain_backend(model, self.preprocess, device=world.device)
         logits = collect_logits(run_batches(backend, batches))
         return {name: float(value) for name, value in headline(_joined(world.gather(logits))).items()}
+
+    def _forgotten(self, before: ViT, features_BD: Tensor, images_BCHW: Tensor) -> Tensor:
+        """How far the checkpoint's own head is from what it said of the images before training: 0 at the first step."""
+        assert before.head is not None
+        with torch.no_grad():
+            before_BC = before(images_BCHW)
+        return soft_distillation(before.head(features_BD), before_BC, temperature=1.0)
 
     def _distillation(self, student_BC: Tensor, images_BHWC: Tensor, distill: Distill) -> Tensor:
         assert self.teacher is not None
@@ -176,6 +186,19 @@ class BothHeads(nn.Module):
         outputs: Tensor | tuple[Tensor, Tensor]
         outputs = self.vit.class_and_distill_logits(images_BCHW) if self.training else self.vit(images_BCHW)
         return outputs
+
+
+class LogitsAndFeatures(nn.Module):
+    """A ViT that in training also returns what its head sees, for learning without forgetting."""
+
+    def __init__(self, vit: ViT) -> None:
+        super().__init__()
+        self.vit = vit
+
+    def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        z_BND = self.vit.encode_for_pool(images_BCHW)
+        logits_BC = self.vit.logits_from(z_BND)
+        return (logits_BC, self.vit.represent(self.vit.pool_tokens(z_BND))) if self.training else logits_BC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -159,8 +159,10 @@ def plan_minutes(
         )
 
     speed, chosen = measure_and_choose(run)
-    if minutes >= _AGAIN and chosen.steps and chosen.image_size != speed.image_size:
-        speed, chosen = measure_and_choose(make(replace(overrides, image_size=chosen.image_size)))
+    if minutes >= _AGAIN and chosen.steps:  # a recipe may train otherwise at this size and length
+        again = make(replace(overrides, image_size=chosen.image_size, steps=chosen.steps))
+        if again.model.image_size != speed.image_size or again.train.lwf != run.train.lwf:
+            speed, chosen = measure_and_choose(again)
     planned = replace(overrides, image_size=chosen.image_size, steps=chosen.steps, progressive_resizing=bool(chosen.resizing))
     if chosen.zero_head:
         planned = replace(planned, head="zero")
