@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from tests.inference import small
 from vitlab.checkpoints import load
@@ -213,3 +214,20 @@ def test_merging_nothing_changes_nothing_and_merging_much_changes_the_loss(
     assert merged["loss"] == pytest.approx(plain["loss"], rel=0.5)
     _, errors = evaluated(capsys, model, pets, "--knn", "--merge", "3", code=2)
     assert "--merge" in errors[0]
+
+
+def test_tta_is_the_same_for_images_and_their_mirror_images(
+    model: Path, pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in sorted(pets.rglob("*.jpg")):
+        mirrored = tmp_path / "mirrored" / path.relative_to(pets).with_suffix(".png")
+        mirrored.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as image:
+            image.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(mirrored)
+    squash = ("--resize", "squash")  # the crop of an odd number of pixels has no mirror image
+    plain, twice = (output(capsys, model, pets, *squash, *tta)["loss"] for tta in ((), ("--tta",)))
+    other = output(capsys, model, tmp_path / "mirrored", *squash, "--tta")["loss"]
+    assert other == pytest.approx(twice, rel=1e-3)
+    assert plain != pytest.approx(twice, rel=1e-3)
+    _, errors = evaluated(capsys, model, pets, "--knn", "--tta", code=2)
+    assert "--tta" in errors[0]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tests.data.images import scene
 from tests.inference import small
+from vitlab.config import Preprocess
 from vitlab.config.evaluation import EvaluateConfig
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, DataError
@@ -143,3 +144,26 @@ def test_a_module_that_is_not_vitlabs_gives_logits() -> None:
     backend = TorchBackend(model, small.FED)
     image_HWC = np.asarray(scene(32, 32))
     assert backend.run(image_HWC[None]).logits_BK.shape == (1, 4)
+
+
+def test_with_tta_an_image_and_its_mirror_image_have_the_mean_of_their_outputs() -> None:
+    checkpoint = small.checkpoint(preprocess=Preprocess(image_size=(32, 32), resize="squash"))
+    images = [scene(40, 40, seed=seed) for seed in range(3)]
+    mirrored = [np.ascontiguousarray(image[:, ::-1]) for image in images]
+    plain, twice = Predictor(checkpoint), Predictor(checkpoint, tta=True)
+    both = [plain(given, features=True) for given in (images, mirrored)]
+    found = twice(images, features=True)
+    np.testing.assert_array_equal(found.logits, (both[0].logits + both[1].logits) / 2)
+    for one, seen, other in zip(found, *both, strict=True):
+        assert one.features is not None
+        assert seen.features is not None
+        assert other.features is not None
+        np.testing.assert_array_equal(one.features, (seen.features + other.features) / 2)
+    assert np.abs(both[0].logits - both[1].logits).max() > 1e-3
+    assert plain.digest != twice.digest
+    assert "mirror image" in twice.notes[-1]
+
+
+def test_images_of_their_native_aspect_ratio_are_not_mirrored() -> None:
+    with pytest.raises(ConfigError, match="not mirrored"):
+        Engine(small.checkpoint(preprocess=Preprocess(image_size=(32, 32), resize="native")), tta=True)

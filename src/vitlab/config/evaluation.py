@@ -20,8 +20,8 @@ class EvaluateConfig:
 
     `corrupt` is for images that cannot be read: `fail` stops at the first, `skip` counts each as wrong and reports it.
     `bins` are those of the calibration error. `resamples` are drawn, from `seed`, for 95 % intervals of means; 0 for no intervals.
-    `backend`, `device` and `merge` are those of the inference engine. `precision` asks for the threshold of the confidence above
-    which this fraction of the predictions is correct.
+    `backend`, `device`, `merge` and `tta` are those of the inference engine. `precision` asks for the threshold of the confidence
+    above which this fraction of the predictions is correct.
     """
 
     batch_size: int = 64
@@ -34,6 +34,7 @@ class EvaluateConfig:
     backend: BackendName = "auto"
     device: str = "auto"
     merge: int = 0
+    tta: bool = False
     precision: float | None = None
 
     def __post_init__(self) -> None:

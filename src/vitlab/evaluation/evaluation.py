@@ -191,9 +191,9 @@ def evaluate(
 
 
 def engine_for(checkpoint: Checkpoint, config: EvaluateConfig) -> Engine:
-    """An engine with the backend, device and merge of the config; a detector is refused."""
+    """An engine with the settings of the config; a detector is refused."""
     refuse_detector(checkpoint)
-    return Engine(checkpoint, backend=config.backend, device=config.device, merge=config.merge)
+    return Engine(checkpoint, backend=config.backend, device=config.device, merge=config.merge, tta=config.tta)
 
 
 def _run(

@@ -110,8 +110,9 @@ class Asked:
                 if getattr(self, name):
                     raise UsageError(f"`{name}` runs in one process, and not on Ray", hint="leave `engine` out")
         if self.learns:
-            if self.config.merge:
-                raise UsageError("`merge` is for the checkpoint's own head, but other classifiers are evaluated here")
+            for name in ("merge", "tta"):
+                if getattr(self.config, name):
+                    raise UsageError(f"`{name}` is for the checkpoint's own head, but other classifiers are evaluated here")
             for name in ("subset", "mapping", "real", "corruptions", "per_image"):
                 if getattr(self, name):
                     raise UsageError(f"`{name}` is for the checkpoint's own head, but other classifiers are evaluated here")
@@ -361,9 +362,13 @@ def logits_on_ray(
 ) -> Logits:
     """The logits of every image of a dataset; `parts` is a folder that the same call resumes (None: a temporary one)."""
     settings = ModelSettings(
-        batch_size=evaluation.batch_size, backend=evaluation.backend, merge=evaluation.merge, device=evaluation.device
+        batch_size=evaluation.batch_size,
+        backend=evaluation.backend,
+        merge=evaluation.merge,
+        tta=evaluation.tta,
+        device=evaluation.device,
     )
-    engine = Engine(checkpoint, backend="torch", device="cpu", merge=evaluation.merge)
+    engine = Engine(checkpoint, backend="torch", device="cpu", merge=evaluation.merge, tta=evaluation.tta)
     cut = Cut(images=len(dataset), batch_size=evaluation.batch_size, part_size=config.part_size)
     job = job_facts("evaluate", engine.digest[:MARK_LENGTH], dataset_digest(dataset), cut, settings)
     source = DatasetSource(

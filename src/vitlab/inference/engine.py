@@ -125,6 +125,27 @@ def _joined(parts: list[Outputs]) -> Outputs:
     )
 
 
+class Mirrored:
+    """A backend that runs each image twice, as it is and mirrored left to right, and gives the mean of both outputs."""
+
+    def __init__(self, inner: Backend) -> None:
+        self._inner = inner
+
+    @property
+    def name(self) -> str:
+        """The name of the backend inside."""
+        return self._inner.name
+
+    def run(self, images_BHWC: Pixels, *, features: bool = False) -> Outputs:
+        """The mean logits and, if asked for, the mean features."""
+        seen = self._inner.run(images_BHWC, features=features)
+        mirrored = self._inner.run(np.ascontiguousarray(images_BHWC[:, :, ::-1]), features=features)
+        features_BD = seen.features_BD
+        if features_BD is not None and mirrored.features_BD is not None:
+            features_BD = (features_BD + mirrored.features_BD) * np.float32(0.5)
+        return Outputs(logits_BK=(seen.logits_BK + mirrored.logits_BK) * np.float32(0.5), features_BD=features_BD)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ImageBatch:
     """A batch of images that a user gave: the names of all, the pixels of those that could be read, and why others could not.
@@ -153,8 +174,9 @@ class Engine:
 
     `backend`: `torch`, `compile`, `onnxruntime`, `openvino`, or `auto`: torch until a measurement on this machine finds another one
     faster. All give the same numbers to rounding. `device`: `auto` takes the GPU if there is one. `merge` above 0 merges this many
-    pairs of similar patches per layer, on average, in a ViT: faster, but not exactly the model's numbers. `notify` is called with a
-    sentence when something is chosen later. `notes` says what was chosen, a sentence each.
+    pairs of similar patches per layer, on average, in a ViT: faster, but not exactly the model's numbers. `tta` averages the
+    outputs of each image and its mirror image. `notify` is called with a sentence when something is chosen later. `notes` says what
+    was chosen, a sentence each.
     """
 
     def __init__(
@@ -164,6 +186,7 @@ class Engine:
         backend: BackendName = "auto",
         device: str | torch.device = "auto",
         merge: int = 0,
+        tta: bool = False,
         limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
         notify: Callable[[str], None] | None = None,
     ) -> None:
@@ -179,6 +202,8 @@ class Engine:
                 hint="vitlab predict, evaluate, report and export take it; inference.segmentation.SegmentPredictor runs it",
             )
         native, fed = checkpoint.preprocess.resize == "native", tuple[str, ...]()
+        if native and tta:
+            raise ConfigError("images of their native aspect ratio are not mirrored", hint="leave `tta` out, or resize otherwise")
         if not native:
             checkpoint, fed = of_one_size(checkpoint)
         self.checkpoint = checkpoint
@@ -193,15 +218,23 @@ class Engine:
             self.transform = NativeTransform(preprocess=checkpoint.preprocess, limits=limits, patch=checkpoint.config.patch_size)
         else:
             self.backend, notes = create_backend(
-                checkpoint, backend, self.device, lambda: self.digest, merge=merge, notify=notify or _ignore
+                checkpoint, backend, self.device, lambda: self._graph_digest, merge=merge, notify=notify or _ignore
             )
         on_gpu = device == "auto" and self.device.type != "cpu"
-        self.notes: tuple[str, ...] = (*fed, *((f"runs on {self.device.type}",) if on_gpu else ()), *notes)
+        mirrored = ("each result is the mean of the image's and its mirror image's",) if tta else ()
+        self.notes: tuple[str, ...] = (*fed, *((f"runs on {self.device.type}",) if on_gpu else ()), *notes, *mirrored)
+        self._runs: Backend = Mirrored(self.backend) if tta else self.backend
         self._reader = ImageReader(self.transform)
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """64 hexadecimal digits of the weights, the config and the preprocessing: equal digests mean equal features."""
+        mirrored = isinstance(self._runs, Mirrored)
+        return sha256(f"{self._graph_digest} mirrored".encode()).hexdigest() if mirrored else self._graph_digest
+
+    @cached_property
+    def _graph_digest(self) -> str:
+        """The same of one pass of the model."""
         made = sha256(tensors_digest(self.checkpoint.model.state_dict()).encode())
         for part in (self.checkpoint.config, self.checkpoint.preprocess):
             made.update(to_text(part).encode())
@@ -240,7 +273,7 @@ class Engine:
         pipeline = self.transform.pipeline() if pipeline is None else pipeline
         with Loader(dataset, pipeline, config=loader, train=False) as images, images.batches() as batches:
             results = run_batches(
-                self.backend, batches, features=features, total=len(dataset), description=description, progress=progress
+                self._runs, batches, features=features, total=len(dataset), description=description, progress=progress
             )
             for batch, outputs in results:
                 self._check(outputs, [f"sample {index}" for index in batch.index_B])
@@ -272,7 +305,7 @@ class Engine:
         progress: ProgressCallback = silent,
     ) -> Generator[tuple[ImageBatch, Outputs | None], None, None]:
         """Run over batches that `read_batches` made, here or elsewhere: (batch, outputs)."""
-        for batch, outputs in run_batches(self.backend, batches, features=features, total=total, progress=progress):
+        for batch, outputs in run_batches(self._runs, batches, features=features, total=total, progress=progress):
             self._check(outputs, batch.read_names)
             yield batch, outputs
 
@@ -340,8 +373,8 @@ class Predictor:
     """A checkpoint, by its path or itself, ready to classify images.
 
     `batch_size` images run through the model at once; `workers` threads read the next ones (0: the caller reads). `backend`,
-    `device`, `merge` and `notify` are those of the engine. `limits` says which files are accepted. `labels`, `preprocess` and
-    `notes` (a sentence for everything that was chosen or guessed) may be read.
+    `device`, `merge`, `tta` and `notify` are those of the engine. `limits` says which files are accepted. `labels`, `preprocess`
+    and `notes` (a sentence for everything that was chosen or guessed) may be read.
     """
 
     def __init__(
@@ -353,13 +386,14 @@ class Predictor:
         workers: int = 2,
         device: str | torch.device = "auto",
         merge: int = 0,
+        tta: bool = False,
         notify: Callable[[str], None] | None = None,
         limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
     ) -> None:
         at_least("batch_size", batch_size, 1)
         at_least("workers", workers, 0)
         self.checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else load(os.fspath(checkpoint))
-        self.engine = Engine(self.checkpoint, backend=backend, device=device, merge=merge, limits=limits, notify=notify)
+        self.engine = Engine(self.checkpoint, backend=backend, device=device, merge=merge, tta=tta, limits=limits, notify=notify)
         self.preprocess = self.checkpoint.preprocess
         self.labels = self.checkpoint.labels
         self.activation = activation_of(self.checkpoint)

@@ -306,6 +306,7 @@ class ModelSettings:
     batch_size: int
     backend: BackendName = "auto"
     merge: int = 0
+    tta: bool = False
     device: str = "auto"
 
 
@@ -551,6 +552,7 @@ class Model:
                 workers=0,
                 device=(settings.device if settings.device.startswith("cuda") else "cuda") if layout.gpu else "cpu",
                 merge=settings.merge,
+                tta=settings.tta,
             )
         except VitlabError as error:
             raise type(error)(f"the model does not load on {where}: {error.message}", hint=error.hint) from error
@@ -667,7 +669,7 @@ def predict_on_ray(
     if chosen not in PREDICTIONS or (file is not None and path.suffix != PREDICTIONS[chosen].ending):
         raise UsageError(f"a cluster writes {' or '.join(PREDICTIONS)}, not {chosen} to {printable(str(path))}")
     _refuse_finished(file, overwrite)
-    predictor = Predictor(checkpoint, backend="torch", device="cpu", merge=settings.merge, workers=0)
+    predictor = Predictor(checkpoint, backend="torch", device="cpu", merge=settings.merge, tta=settings.tta, workers=0)
     mark = predictor.digest[:MARK_LENGTH]
     digest, count = data_digest(find_images(words))
     cut = Cut(images=count, batch_size=settings.batch_size, part_size=config.part_size)
