@@ -15,6 +15,7 @@ from tests.conftest import LONGEST
 
 TESTS = """
 import signal, subprocess, sys
+from pathlib import Path
 from tests import processes
 
 def test_that_a_child_hears_ctrl_c():
@@ -25,7 +26,9 @@ def test_that_a_child_hears_ctrl_c():
         assert child.communicate(timeout=100)[1].endswith("KeyboardInterrupt\\n")
 
 def test_that_forgets_a_process():
-    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    environment = Path(f"/proc/{child.pid}/environ")  # empty for a moment while the program is loaded
+    processes.eventually(lambda: not environment.exists() or environment.read_bytes() != b"")
 """
 
 IMPATIENT = """
