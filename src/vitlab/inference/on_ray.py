@@ -353,8 +353,9 @@ def run_on_ray(
             ray, checkpoint, source, work, list(_rows(cut, missing, names)), settings, layout, readers=config.readers
         )
         try:
-            for table in pipeline.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-                for row in table.to_pylist():
+            found = iter(pipeline.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
+            with closing(found) as tables:  # so that Ray Data stops before the connection ends
+                for row in (row for table in tables for row in table.to_pylist()):
                     raise_error(row["error"])
                     failures = tuple((name, reason) for name, reason in json.loads(row["failures"]))
                     parts.add(row["part"], row["place"], Chunk(content=row["content"], rows=row["rows"], failures=failures))

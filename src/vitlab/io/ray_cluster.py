@@ -9,6 +9,8 @@ import json
 import os
 import secrets
 import socket
+import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +29,8 @@ REACH_SECONDS = 10.0
 STORE_BYTES = 2 * 2**30
 """Most shared memory that a Ray of our own takes for objects."""
 _STORE_FRACTION = 0.2  # of the free shared memory
+_THREADS = ("StreamingExecutor", "iter_threaded", "ray-data-metadata-prefetch")  # how the names of Ray Data's threads begin
+_PATIENCE = 60.0  # seconds that such a thread has to end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,7 @@ def connected(address: str | None, *, purpose: str) -> Iterator[Any]:
 
     A connection that the caller has already is used and left as it is. ClusterError if the cluster cannot be reached.
     """
-    if address is None:
+    if address is None and "ray" not in sys.modules:  # else Ray has read these already, and its processes would read others
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # its name for: listen on 127.0.0.1 alone
         if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token":
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
@@ -83,6 +87,7 @@ def connected(address: str | None, *, purpose: str) -> Iterator[Any]:
     try:
         yield ray
     finally:
+        _wait_for_threads()
         ray.shutdown()
 
 
@@ -161,6 +166,13 @@ def raise_error(text: str) -> None:
     if text:
         kind, message, hint = json.loads(text)
         raise getattr(errors, kind)(message, hint=hint)
+
+
+def _wait_for_threads() -> None:
+    """Wait for the threads of Ray Data: one that asks Ray for something after its shutdown ends this process without a word."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(_THREADS):
+            thread.join(_PATIENCE)
 
 
 def _reachable(address: str) -> str:
