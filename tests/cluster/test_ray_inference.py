@@ -115,8 +115,8 @@ def test_an_evaluation_that_was_stopped_resumes_and_equals_that_of_one_process(
         threads.extend(thread.name for thread in threading.enumerate())
         end()
 
-    with pytest.raises(Stop), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "shutdown", shutdown)
+    monkeypatch.setattr(module, "shutdown", shutdown)
+    with pytest.raises(Stop):
         vitlab.evaluate("model.safetensors", "images", **ray, progress=stop)
     # A thread of Ray Data that asks Ray for something after the shutdown ends this process with exit code 1 and no word.
     assert threads
