@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from vitlab.checkpoints import Checkpoint
     from vitlab.config.data import CorruptPolicy, Interpolation, OnBroken, PixelScale, Preprocess, Resize, Split, SplitRule
-    from vitlab.config.evaluation import BackendName, EvaluateConfig
+    from vitlab.config.evaluation import BackendName, EvaluateConfig, Tta
     from vitlab.config.grid_detector import DetectorKind
     from vitlab.config.hardware import EngineName, RayConfig
     from vitlab.config.model import Task
@@ -447,7 +447,7 @@ def predict(
     strict: bool = False,
     backend: BackendName = "auto",
     merge: int = 0,
-    tta: bool = False,
+    tta: Tta | None = None,
     batch_size: int = 32,
     workers: int = 2,
     device: str = "auto",
@@ -491,8 +491,9 @@ def predict(
         strict: fail (exit code 1) if an image cannot be read
         backend: runtime of the model; auto is torch, until a measurement on this machine shows that another one is faster
         merge: token merging: number of pairs of similar patches to merge per layer of a ViT, on average; faster, less exact
-        tta: test-time augmentation: average the outputs of each image and its mirror image; often a little more accurate, half
-            as fast
+        tta: test-time augmentation: average the outputs of several views of each image, which is a little more accurate. crops:
+            both ends and the middle of the longer side, a third as fast; mirror: the image and its mirror image, half as fast
+            (default: the model's own view alone)
         batch_size: images that go through the model at once
         workers: threads that read and decode images
         device: auto (a GPU if there is one), cpu, cuda, cuda:1 or mps
@@ -569,7 +570,7 @@ def predict(
             notify=_log.info,
         )
     if task_of(checkpoint.config) == "segment":
-        _refuse_given(_OF_CLASSIFIERS, resume=resume or None, merge=merge or None, tta=tta or None, backend=_other_backend(backend))
+        _refuse_given(_OF_CLASSIFIERS, resume=resume or None, merge=merge or None, tta=tta, backend=_other_backend(backend))
         if format not in (None, "text", "jsonl"):
             raise UsageError(f"masks are not written as {format}", hint="jsonl, or a folder as `out`")
         return segment_images(
@@ -592,7 +593,7 @@ def predict(
     _refuse_given("is for segmenters", windows=windows or None, refine=refine or None)
     predictor: Predictor | Detector
     if is_detector(checkpoint.config):
-        _refuse_given(_NOT_OF_DETECTORS, merge=merge or None, tta=tta or None, backend=_other_backend(backend))
+        _refuse_given(_NOT_OF_DETECTORS, merge=merge or None, tta=tta, backend=_other_backend(backend))
         predictor = Detector(
             checkpoint,
             threshold=threshold,
@@ -658,7 +659,7 @@ _NOT_OF_DETECTORS = "is for models that give each image a class, and this one fi
 
 def _refuse_classifiers_settings(why: str, config: EvaluateConfig) -> None:
     backend = _other_backend(config.backend)
-    _refuse_given(why, merge=config.merge or None, tta=config.tta or None, precision=config.precision, backend=backend)
+    _refuse_given(why, merge=config.merge or None, tta=config.tta, precision=config.precision, backend=backend)
 
 
 def _other_backend(backend: str) -> str | None:
@@ -1049,7 +1050,7 @@ def evaluate(
     no_cache: bool = False,
     backend: BackendName = "auto",
     merge: int = 0,
-    tta: bool = False,
+    tta: Tta | None = None,
     batch_size: int = 64,
     workers: int = 2,
     device: str = "auto",

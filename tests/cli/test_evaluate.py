@@ -225,9 +225,14 @@ def test_tta_is_the_same_for_images_and_their_mirror_images(
         with Image.open(path) as image:
             image.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(mirrored)
     squash = ("--resize", "squash")  # the crop of an odd number of pixels has no mirror image
-    plain, twice = (output(capsys, model, pets, *squash, *tta)["loss"] for tta in ((), ("--tta",)))
-    other = output(capsys, model, tmp_path / "mirrored", *squash, "--tta")["loss"]
+    plain, twice = (output(capsys, model, pets, *squash, *tta)["loss"] for tta in ((), ("--tta", "mirror")))
+    other = output(capsys, model, tmp_path / "mirrored", *squash, "--tta", "mirror")["loss"]
     assert other == pytest.approx(twice, rel=1e-3)
     assert plain != pytest.approx(twice, rel=1e-3)
-    _, errors = evaluated(capsys, model, pets, "--knn", "--tta", code=2)
-    assert "--tta" in errors[0]
+    for code, *refused in (
+        (2, "--knn", "--tta", "mirror"),
+        (2, "--corruptions", "fog", "--tta", "crops"),
+        (1, "--resize", "squash", "--tta", "crops"),
+    ):
+        _, errors = evaluated(capsys, model, pets, *refused, code=code)
+        assert "crop" in " ".join(errors) or "--tta" in " ".join(errors)

@@ -218,7 +218,7 @@ def test_what_detection_does_not_support_is_refused(trained: Path, shapes: Path,
     ):
         with pytest.raises(ConfigError, match="detection does not support"):
             replace(run, **changed)
-    for options in ({"corruptions": "fog"}, {"merge": 2}, {"tta": True}, {"backend": "openvino"}):
+    for options in ({"corruptions": "fog"}, {"merge": 2}, {"tta": "mirror"}, {"backend": "openvino"}):
         with pytest.raises(UsageError, match="finds objects"):
             vitlab.evaluate(trained, shapes, **options)
     for refused in (lambda: vitlab.Predictor(trained), lambda: vitlab.explore(trained, out=tmp_path / "explorer.html")):

@@ -287,7 +287,14 @@ def test_what_segmentation_does_not_support_is_refused(trained: Path, shapes: Pa
     ):
         with pytest.raises(ConfigError, match="segmentation does not support"):
             replace(run, **changed)
-    for options in ({"fewshot": True}, {"knn": True}, {"corruptions": "fog"}, {"merge": 2}, {"tta": True}, {"backend": "openvino"}):
+    for options in (
+        {"fewshot": True},
+        {"knn": True},
+        {"corruptions": "fog"},
+        {"merge": 2},
+        {"tta": "mirror"},
+        {"backend": "openvino"},
+    ):
         with pytest.raises(UsageError, match="each pixel"):
             vitlab.evaluate(trained, shapes, **options)
     with pytest.raises(UsageError, match="each pixel"):

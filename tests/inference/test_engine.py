@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from tests.data.images import scene
 from tests.inference import small
 from vitlab.config import Preprocess
-from vitlab.config.evaluation import EvaluateConfig
+from vitlab.config.data import Resize
+from vitlab.config.evaluation import EvaluateConfig, Tta
 from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError, DataError
 from vitlab.evaluation.evaluation import evaluate
@@ -22,6 +23,7 @@ from vitlab.evaluation.label_mapping import match_by_name
 from vitlab.inference import Engine, Predictor
 from vitlab.inference.backends import FoldedBackend, Outputs, TorchBackend
 from vitlab.inference.engine import ImageBatch, run_batches
+from vitlab.inference.results import Predictions
 
 
 class Counting:
@@ -146,24 +148,41 @@ def test_a_module_that_is_not_vitlabs_gives_logits() -> None:
     assert backend.run(image_HWC[None]).logits_BK.shape == (1, 4)
 
 
-def test_with_tta_an_image_and_its_mirror_image_have_the_mean_of_their_outputs() -> None:
+def test_mirror_gives_the_mean_of_an_image_and_its_mirror_image() -> None:
     checkpoint = small.checkpoint(preprocess=Preprocess(image_size=(32, 32), resize="squash"))
     images = [scene(40, 40, seed=seed) for seed in range(3)]
     mirrored = [np.ascontiguousarray(image[:, ::-1]) for image in images]
-    plain, twice = Predictor(checkpoint), Predictor(checkpoint, tta=True)
+    plain, twice = Predictor(checkpoint), Predictor(checkpoint, tta="mirror")
     both = [plain(given, features=True) for given in (images, mirrored)]
-    found = twice(images, features=True)
-    np.testing.assert_array_equal(found.logits, (both[0].logits + both[1].logits) / 2)
-    for one, seen, other in zip(found, *both, strict=True):
-        assert one.features is not None
-        assert seen.features is not None
-        assert other.features is not None
-        np.testing.assert_array_equal(one.features, (seen.features + other.features) / 2)
+    assert_mean(twice(images, features=True), both)
     assert np.abs(both[0].logits - both[1].logits).max() > 1e-3
     assert plain.digest != twice.digest
     assert "mirror image" in twice.notes[-1]
 
 
-def test_images_of_their_native_aspect_ratio_are_not_mirrored() -> None:
-    with pytest.raises(ConfigError, match="not mirrored"):
-        Engine(small.checkpoint(preprocess=Preprocess(image_size=(32, 32), resize="native")), tta=True)
+@pytest.mark.parametrize("upright", [False, True])
+def test_crops_give_the_mean_of_both_ends_and_the_middle_of_the_longer_side(upright: bool) -> None:
+    checkpoint = small.checkpoint(preprocess=Preprocess(image_size=(32, 32), resize_to=32))  # the scale of the files: no rounding
+    wide = [scene(32, 80, seed=seed) for seed in range(3)]
+    images = [np.ascontiguousarray(image.transpose(1, 0, 2)) if upright else image for image in wide]
+    plain, thrice = Predictor(checkpoint), Predictor(checkpoint, tta="crops")
+    seen = [
+        plain([image[at : at + 32] if upright else image[:, at : at + 32] for image in images], features=True) for at in (24, 0, 48)
+    ]
+    assert_mean(thrice(images, features=True), seen)
+    assert len({plain.digest, thrice.digest, Predictor(checkpoint, tta="mirror").digest}) == 3
+    assert "three crops" in thrice.notes[-1]
+
+
+def assert_mean(found: Predictions, parts: list[Predictions]) -> None:
+    """Logits and features are the means of the parts'."""
+    np.testing.assert_allclose(found.logits, np.mean([part.logits for part in parts], axis=0), rtol=0, atol=1e-5)
+    for one, *others in zip(found, *parts, strict=True):
+        features = [np.zeros(0) if other.features is None else other.features for other in others]
+        np.testing.assert_allclose(np.asarray(one.features), np.mean(features, axis=0), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("resize", "tta"), [("native", "mirror"), ("native", "crops"), ("squash", "crops"), ("pad", "crops")])
+def test_views_that_a_way_to_resize_does_not_have_are_refused(resize: Resize, tta: Tta) -> None:
+    with pytest.raises(ConfigError, match=f"tta='{tta}' is"):
+        Engine(small.checkpoint(preprocess=Preprocess(image_size=(32, 32), resize=resize)), tta=tta)

@@ -235,6 +235,7 @@ WORDS: dict[str, Any] = {
     "PseudoLabels": PseudoLabels,
     "EngineName": Literal["local", "ray"],
     "BackendName": Literal["auto", "torch", "compile", "onnxruntime", "openvino"],
+    "Tta": Literal["mirror", "crops"],
     "ResultFormat": Literal["text", "jsonl", "csv", "parquet"],
     "RunConfig": RunConfig,
     "TextIO": TextIO,

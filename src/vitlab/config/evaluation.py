@@ -12,6 +12,7 @@ from vitlab.config.data import CorruptPolicy, LoaderConfig, WorkerKind
 from vitlab.errors import ConfigError, at_least, choice
 
 BackendName = Literal["auto", "torch", "compile", "onnxruntime", "openvino"]
+Tta = Literal["mirror", "crops"]  # test-time augmentation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class EvaluateConfig:
     backend: BackendName = "auto"
     device: str = "auto"
     merge: int = 0
-    tta: bool = False
+    tta: Tta | None = None
     precision: float | None = None
 
     def __post_init__(self) -> None:
@@ -47,6 +48,8 @@ class EvaluateConfig:
         at_least("seed", self.seed, 0)
         at_least("merge", self.merge, 0)
         choice("backend", self.backend, BackendName)
+        if self.tta is not None:
+            choice("tta", self.tta, Tta)
         choice("corrupt", self.corrupt, CorruptPolicy)
         choice("worker_kind", self.worker_kind, WorkerKind)
 

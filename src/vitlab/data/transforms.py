@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _LARGEST_WHOLE = 1 << 24  # pixels of a scaled image of which only the centre is kept
 _TRIES = 10
+CROPS = 3
+"""Crops of an image that `CropsTransform` makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +63,47 @@ class EvaluationTransform:
 
     def apply(self, content: bytes | Pixels, *, name: str) -> Pixels:
         """The pixels of an image file, or of pixels (H, W) or (H, W, C); DataError with the name if it cannot be read."""
-        channels = self.preprocess.channels
+        return preprocess(self.decoded(content, name=name), self.preprocess)
+
+    def decoded(self, content: bytes | Pixels, *, name: str) -> Pixels:
+        """All pixels of an image file, or of pixels, uint8 [H, W, C] with the channels of the model."""
+        own = self.preprocess
         if isinstance(content, bytes):
-            image_HWC = decode(content, name=name, limits=self.limits, channels=channels, scale=self.preprocess.pixel_scale)
+            image_HWC = decode(content, name=name, limits=self.limits, channels=own.channels, scale=own.pixel_scale)
         else:
-            image_HWC = fit_channels(content, channels, name=name)
-        return preprocess(image_HWC, self.preprocess)
+            image_HWC = fit_channels(content, own.channels, name=name)
+        check_pixels(image_HWC, own.channels)
+        return image_HWC
 
     def pipeline(self) -> Pipeline:
         """The pipeline of a loader."""
         return Pipeline(transform=self, shape=(*self.preprocess.image_size, self.preprocess.channels))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CropsTransform(EvaluationTransform):
+    """The transform of evaluation with three crops of each image, one below the other: uint8 [3 H, W, C].
+
+    The first is that of `EvaluationTransform`; the others lie at both ends of the longer side.
+    """
+
+    def apply(self, content: bytes | Pixels, *, name: str) -> Pixels:
+        """The crops of an image file, or of pixels."""
+        own = self.preprocess
+        assert own.resize == "short-side", "the other ways show the whole image"
+        image_HWC = self.decoded(content, name=name)
+        size = short_side_size(image_HWC.shape[0], image_HWC.shape[1], own.resize_to)
+        middle = top, left, height, width = centre_box(size, own.image_size)
+        if size[0] > size[1]:
+            ends = (0, left, height, width), (size[0] - height, left, height, width)
+        else:
+            ends = (top, 0, height, width), (top, size[1] - width, height, width)
+        return np.concatenate([resize(image_HWC, size, own.interpolation, box=box) for box in (middle, *ends)])
+
+    def pipeline(self) -> Pipeline:
+        """The pipeline of a loader."""
+        height, width = self.preprocess.image_size
+        return Pipeline(transform=self, shape=(CROPS * height, width, self.preprocess.channels))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -513,12 +546,7 @@ class NativeTransform(EvaluationTransform):
 
     def apply(self, content: bytes | Pixels, *, name: str) -> Pixels:
         """The rows of an image file, or of pixels."""
-        own = self.preprocess
-        if isinstance(content, bytes):
-            image_HWC = decode(content, name=name, limits=self.limits, channels=own.channels, scale=own.pixel_scale)
-        else:
-            image_HWC = fit_channels(content, own.channels, name=name)
-        check_pixels(image_HWC, own.channels)
+        own, image_HWC = self.preprocess, self.decoded(content, name=name)
         g, j = native_grid(image_HWC.shape[0], image_HWC.shape[1], own.image_size, self.patch)
         sized_HWC = resize(image_HWC, (g * self.patch[0], j * self.patch[1]), own.interpolation)
         return to_rows(sized_HWC, self.patch, budget_of(own.image_size, self.patch))

@@ -109,6 +109,8 @@ class Asked:
             for name in ("fewshot", "knn", "probe", "vtab", "corruptions"):
                 if getattr(self, name):
                     raise UsageError(f"`{name}` runs in one process, and not on Ray", hint="leave `engine` out")
+        if self.corruptions and self.config.tta == "crops":
+            raise UsageError("corruptions are made for one crop of each image", hint="leave `tta` out")
         if self.learns:
             for name in ("merge", "tta"):
                 if getattr(self.config, name):

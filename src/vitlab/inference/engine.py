@@ -36,7 +36,7 @@ from vitlab.checkpoints import load
 from vitlab.checkpoints.checkpoint import Checkpoint, of_one_size
 from vitlab.checkpoints.native import tensors_digest
 from vitlab.config.data import DecodeLimits, LoaderConfig
-from vitlab.config.evaluation import BackendName
+from vitlab.config.evaluation import BackendName, Tta
 from vitlab.config.grid_detector import GridDetectorConfig
 from vitlab.config.model import task_of
 from vitlab.config.serialize import to_text
@@ -44,8 +44,8 @@ from vitlab.config.vit import ViTConfig
 from vitlab.data.batch import Batch, Failure, Pipeline
 from vitlab.data.dataset import Dataset
 from vitlab.data.loader import Loader
-from vitlab.data.transforms import EvaluationTransform, NativeTransform
-from vitlab.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, at_least
+from vitlab.data.transforms import CROPS, CropsTransform, EvaluationTransform, NativeTransform
+from vitlab.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, at_least, choice
 from vitlab.inference.auto import AutoBackend, create_backend
 from vitlab.inference.backends import Backend, Outputs, Pixels
 from vitlab.inference.folded import activation_of
@@ -125,11 +125,12 @@ def _joined(parts: list[Outputs]) -> Outputs:
     )
 
 
-class Mirrored:
-    """A backend that runs each image twice, as it is and mirrored left to right, and gives the mean of both outputs."""
+class Averaged:
+    """A backend for test-time augmentation: it runs the backend inside on several views of each image, and gives the mean."""
 
-    def __init__(self, inner: Backend) -> None:
+    def __init__(self, inner: Backend, tta: Tta) -> None:
         self._inner = inner
+        self._tta = tta
 
     @property
     def name(self) -> str:
@@ -137,13 +138,14 @@ class Mirrored:
         return self._inner.name
 
     def run(self, images_BHWC: Pixels, *, features: bool = False) -> Outputs:
-        """The mean logits and, if asked for, the mean features."""
-        seen = self._inner.run(images_BHWC, features=features)
-        mirrored = self._inner.run(np.ascontiguousarray(images_BHWC[:, :, ::-1]), features=features)
-        features_BD = seen.features_BD
-        if features_BD is not None and mirrored.features_BD is not None:
-            features_BD = (features_BD + mirrored.features_BD) * np.float32(0.5)
-        return Outputs(logits_BK=(seen.logits_BK + mirrored.logits_BK) * np.float32(0.5), features_BD=features_BD)
+        """The mean logits and, if asked for, the mean features; for `crops` the images are those of `CropsTransform`."""
+        views = (images_BHWC, images_BHWC[:, :, ::-1]) if self._tta == "mirror" else np.split(images_BHWC, CROPS, axis=1)
+        seen = [self._inner.run(np.ascontiguousarray(view_BHWC), features=features) for view_BHWC in views]
+        found = [outputs.features_BD for outputs in seen if outputs.features_BD is not None]
+        return Outputs(
+            logits_BK=np.mean([outputs.logits_BK for outputs in seen], axis=0),
+            features_BD=np.mean(found, axis=0) if found else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -175,8 +177,8 @@ class Engine:
     `backend`: `torch`, `compile`, `onnxruntime`, `openvino`, or `auto`: torch until a measurement on this machine finds another one
     faster. All give the same numbers to rounding. `device`: `auto` takes the GPU if there is one. `merge` above 0 merges this many
     pairs of similar patches per layer, on average, in a ViT: faster, but not exactly the model's numbers. `tta` averages the
-    outputs of each image and its mirror image. `notify` is called with a sentence when something is chosen later. `notes` says what
-    was chosen, a sentence each.
+    outputs of several views of each image: `mirror`, the image and its mirror image; `crops`, both ends and the middle of the
+    longer side. `notify` is called with a sentence when something is chosen later. `notes` says what was chosen, a sentence each.
     """
 
     def __init__(
@@ -186,11 +188,13 @@ class Engine:
         backend: BackendName = "auto",
         device: str | torch.device = "auto",
         merge: int = 0,
-        tta: bool = False,
+        tta: Tta | None = None,
         limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
         notify: Callable[[str], None] | None = None,
     ) -> None:
         at_least("merge", merge, 0)
+        if tta is not None:
+            choice("tta", tta, Tta)
         if isinstance(checkpoint.config, GridDetectorConfig):
             raise ConfigError(
                 "this model finds objects, and gives no class of an image",
@@ -203,13 +207,21 @@ class Engine:
             )
         native, fed = checkpoint.preprocess.resize == "native", tuple[str, ...]()
         if native and tta:
-            raise ConfigError("images of their native aspect ratio are not mirrored", hint="leave `tta` out, or resize otherwise")
+            raise ConfigError(
+                f"tta={tta!r} is not for images of their native aspect ratio", hint="leave `tta` out, or resize otherwise"
+            )
         if not native:
             checkpoint, fed = of_one_size(checkpoint)
         self.checkpoint = checkpoint
         self.merge = merge
         self.device = resolve_device(device)
-        self.transform = EvaluationTransform(preprocess=checkpoint.preprocess, limits=limits)
+        if tta == "crops" and checkpoint.preprocess.resize != "short-side":
+            raise ConfigError(
+                f"tta='crops' is for resize='short-side', and resize={checkpoint.preprocess.resize!r} shows the whole image",
+                hint="tta='mirror', or leave `tta` out",
+            )
+        transform = CropsTransform if tta == "crops" else EvaluationTransform
+        self.transform = transform(preprocess=checkpoint.preprocess, limits=limits)
         self.backend: Backend
         notes = tuple[str, ...]()
         if native:  # images of different shapes, packed
@@ -221,16 +233,17 @@ class Engine:
                 checkpoint, backend, self.device, lambda: self._graph_digest, merge=merge, notify=notify or _ignore
             )
         on_gpu = device == "auto" and self.device.type != "cpu"
-        mirrored = ("each result is the mean of the image's and its mirror image's",) if tta else ()
-        self.notes: tuple[str, ...] = (*fed, *((f"runs on {self.device.type}",) if on_gpu else ()), *notes, *mirrored)
-        self._runs: Backend = Mirrored(self.backend) if tta else self.backend
+        views = {"mirror": "the image and its mirror image", "crops": "three crops along the longer side of the image"}
+        averaged = (f"each result is the mean over {views[tta]}",) if tta else ()
+        self.notes: tuple[str, ...] = (*fed, *((f"runs on {self.device.type}",) if on_gpu else ()), *notes, *averaged)
+        self._tta = tta
+        self._runs: Backend = Averaged(self.backend, tta) if tta else self.backend
         self._reader = ImageReader(self.transform)
 
     @property
     def digest(self) -> str:
         """64 hexadecimal digits of the weights, the config and the preprocessing: equal digests mean equal features."""
-        mirrored = isinstance(self._runs, Mirrored)
-        return sha256(f"{self._graph_digest} mirrored".encode()).hexdigest() if mirrored else self._graph_digest
+        return sha256(f"{self._graph_digest} {self._tta}".encode()).hexdigest() if self._tta else self._graph_digest
 
     @cached_property
     def _graph_digest(self) -> str:
@@ -386,7 +399,7 @@ class Predictor:
         workers: int = 2,
         device: str | torch.device = "auto",
         merge: int = 0,
-        tta: bool = False,
+        tta: Tta | None = None,
         notify: Callable[[str], None] | None = None,
         limits: DecodeLimits = DecodeLimits(),  # noqa: B008 (a frozen value)
     ) -> None:

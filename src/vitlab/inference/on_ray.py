@@ -35,7 +35,7 @@ import torch
 from vitlab import __version__
 from vitlab.checkpoints import Checkpoint
 from vitlab.config.data import LoaderConfig
-from vitlab.config.evaluation import BackendName, EvaluateConfig
+from vitlab.config.evaluation import BackendName, EvaluateConfig, Tta
 from vitlab.config.hardware import Cut, RayConfig
 from vitlab.data.batch import Failure
 from vitlab.data.dataset import Dataset, ImageDataset
@@ -306,7 +306,7 @@ class ModelSettings:
     batch_size: int
     backend: BackendName = "auto"
     merge: int = 0
-    tta: bool = False
+    tta: Tta | None = None
     device: str = "auto"
 
 
