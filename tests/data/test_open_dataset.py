@@ -42,6 +42,11 @@ def test_torchs_data_loader_takes_a_dataset_as_it_is(tmp_path: Path) -> None:
     assert [Path(name).name for name in batch.name] == ["4.png", "0.png", "1.png", "2.png"]
 
 
+def test_a_dataset_prints_as_one_line(tmp_path: Path) -> None:
+    assert repr(open_dataset(_pets(tmp_path, [(6, 8)] * 5), rule=NO_HOLD_OUT)) == "<ImageDataset: 10 images, 2 classes>"
+    assert repr(open_dataset("synthetic:classes=3")).startswith("<SyntheticDataset: ")
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_image_size_makes_images_of_different_sizes_fit_into_a_batch(tmp_path: Path, workers: int) -> None:
     dataset = open_dataset(_pets(tmp_path, [(6, 8), (20, 9), (9, 30)]), image_size=(5, 7), rule=NO_HOLD_OUT)

@@ -175,9 +175,10 @@ def test_the_death_of_the_process_that_forked_the_workers_is_reported_of_and_lea
     stream = started()
     workers = pids(stream)
     assert isinstance(stream.pool, Processes)
-    checkpointer = stream.pool._launchers[0].process.pid
-    os.kill(checkpointer, signal.SIGKILL)
-    with pytest.raises(DataError, match=f"the process {checkpointer} that starts the workers was killed by SIGKILL"):
+    launcher = stream.pool._launchers[0].process.pid
+    os.kill(launcher, signal.SIGKILL)
+    eventually(lambda: not is_running(launcher))  # until then the workers, which need it no more, may read all images
+    with pytest.raises(DataError, match=f"the process {launcher} that starts the workers was killed by SIGKILL"):
         list(stream)
     eventually(lambda: not any(map(is_running, workers)))
 

@@ -110,7 +110,7 @@ def stands_still(run: RunConfig, *, data: DataFacts, ranks: int) -> Plan:
         planning.Plan(
             steps=run.train.steps, epochs=1, images=1, batch_size=1, micro_batch=1, parameters=1, trainable=1, ranks=1,
             rank_parameters=1, macs=1, exaflops=1, memory_bytes=1, memory_free=1, checkpoint_bytes=1, step_seconds=None,
-            read_seconds=None, seconds=None, measured_images=0, notes=("does not fit",),
+            read_seconds=None, head_seconds=None, seconds=None, measured_images=0, notes=("does not fit",),
         )
     )  # fmt: skip
 

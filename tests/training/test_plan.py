@@ -131,8 +131,21 @@ def test_a_plan_with_fsdp_for_one_process_notes_that_it_needs_torchrun() -> None
     assert made.rank_parameters == made.parameters
 
 
-def test_a_plan_says_that_its_times_leave_out_the_fit_of_a_head() -> None:
+def test_the_time_of_a_fitted_head_is_planned() -> None:
     run = replace(small_run(), start="model.safetensors")
-    fitted = replace(run, train=replace(run.train, head="fitted"))
-    assert any("fit of the head" in note for note in plan(fitted).notes)
-    assert not any("fit of the head" in note for note in plan(run).notes)
+    made = plan(replace(run, train=replace(run.train, head="fitted")))
+    assert made.head_seconds is not None
+    assert made.head_seconds > 0
+    assert made.step_seconds is not None
+    assert made.read_seconds is not None
+    assert made.seconds == pytest.approx(made.head_seconds + 20 * (made.step_seconds + made.read_seconds))
+    assert plan(run).head_seconds == 0
+
+
+def test_a_head_fitted_to_some_of_the_images_takes_their_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_measure_reading", lambda *_, batch, **__: 0.5 * batch)
+    monkeypatch.setattr(planning, "_measure_forward", lambda *_, **__: 0.25)
+    run = replace(small_run(), start="model.safetensors")
+    some, all_of_them = (plan(replace(run, train=replace(run.train, head="fitted", head_images=n))) for n in (16, 0))
+    assert some.head_seconds == pytest.approx(16 * 0.75 + planning.fit_seconds(run.model, 16))
+    assert all_of_them.head_seconds == pytest.approx(64 * 0.75 + planning.fit_seconds(run.model, 64))

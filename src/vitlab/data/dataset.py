@@ -191,6 +191,9 @@ class MapStyle(_MapStyleBase):
 
     __slots__ = ()
 
+    def __repr__(self: _Transformed) -> str:
+        return f"<{type(self).__name__}: {len(self):,} images, {len(self.labels):,} classes>"
+
     def __getitem__(self: _Transformed, index: int) -> Sample:
         """The decoded sample. A negative index counts from the end."""
         from vitlab.data.decode import CHANNELS, decode, fit_channels  # opening a dataset needs no Pillow
@@ -355,7 +358,7 @@ class Boxes:
         return Boxes.joined([self[index] for index in indices.tolist()])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ImageDataset(MapStyle):
     """Images in a fixed order.
 

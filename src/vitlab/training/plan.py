@@ -50,6 +50,8 @@ _PATIENCE = 4  # times as long may the first step take, in which memory is alloc
 _REPEATS = 3
 _FIRST = 1  # images of the first step, which counts only if there is no time for more
 _READ = 16  # images read from the dataset to measure the time of reading
+_FORWARD = 16  # images of a forward pass whose time is measured
+_FIT_SECONDS = 3e-7  # to fit a head, for each image x feature x class: some hundred steps of L-BFGS in float64
 
 
 def survey(
@@ -249,7 +251,8 @@ class Plan:
     `step_seconds` is the time of one step, measured with `measured_images` and scaled; with progressive resizing or several patch
     sizes, the mean.
     `read_seconds` is the time in which one process reads its part of a batch. Communication between processes is not included.
-    `seconds` is the time of all steps with data loading, without evaluation.
+    `head_seconds` is the time of the features and the fit of a fitted head, 0 without one.
+    `seconds` is the time of the head and of all steps with data loading, without evaluation.
     """
 
     steps: int
@@ -268,6 +271,7 @@ class Plan:
     checkpoint_bytes: int
     step_seconds: float | None
     read_seconds: float | None
+    head_seconds: float | None
     seconds: float | None
     measured_images: int
     host_bytes: int = 0
@@ -323,11 +327,14 @@ def plan(
                 f"the time of a step is extrapolated to {own:,} images from one step with 1 image and one with {measured:,}"
             )
     read_seconds = None if dataset is None else _measure_reading(run, dataset, here, batch=own)
-    if run.train.head == "fitted":
-        notes.append("the times leave out the fit of the head, which comes before the first step")
     if read_seconds is None:
         notes.append(f"the time of reading images is not included: {facts.dataset} is described, not opened")
+    head_seconds: float | None = 0.0
     seconds = None if step_seconds is None else run.train.steps * _step_with_reading(run, here, step_seconds, read_seconds or 0.0)
+    if run.train.head == "fitted":
+        head_seconds = None if seconds is None else _measure_head(run, whole, here, ranks, facts.images, read_seconds or 0.0, rows)
+    if seconds is not None and head_seconds is not None:
+        seconds += head_seconds
     return Plan(
         steps=run.train.steps,
         epochs=run.train.steps * batch / facts.images,
@@ -345,6 +352,7 @@ def plan(
         checkpoint_bytes=memory.checkpoint_bytes,
         step_seconds=step_seconds,
         read_seconds=read_seconds,
+        head_seconds=head_seconds,
         seconds=seconds,
         measured_images=measured,
         host_bytes=memory.parts(rows).host,
@@ -612,8 +620,14 @@ def measure_speed(run: RunConfig, dataset: Dataset, *, device: str | torch.devic
     here, batch = World(device=resolve_device(device)), run.data.loader.batch_size
     step, _ = _measure_step(run, dataset, here, batch=batch, most=batch, seconds=seconds)
     read = _step_with_reading(run, here, 0.0, _measure_reading(run, dataset, here, batch=batch))
+    forward = _measure_forward(run, dataset, here, rows=min(batch, _FORWARD))
+    return Speed(image_size=run.model.image_size, read=read / batch, forward=forward, step=step / batch)
+
+
+def _measure_forward(run: RunConfig, dataset: Dataset, here: World, *, rows: int) -> float:
+    """Seconds for one image forward through the model, measured with a batch of `rows`."""
     backend = plain_backend(build(run.model), run.preprocess, device=here.device)
-    images_BHWC = random_batch(run, dataset, min(batch, 16), seed=0).images_BHWC
+    images_BHWC = random_batch(run, dataset, rows, seed=0).images_BHWC
 
     def timed() -> float:
         began = time.perf_counter()
@@ -621,8 +635,23 @@ def measure_speed(run: RunConfig, dataset: Dataset, *, device: str | torch.devic
         return time.perf_counter() - began
 
     timed()
-    forward = statistics.median(timed() for _ in range(_REPEATS))
-    return Speed(image_size=run.model.image_size, read=read / batch, forward=forward / len(images_BHWC), step=step / batch)
+    return statistics.median(timed() for _ in range(_REPEATS)) / len(images_BHWC)
+
+
+def fit_seconds(model: ModelConfig, images: int) -> float:
+    """Seconds to fit a head to the features of so many images, estimated."""
+    return _FIT_SECONDS * images * model.feature_width * model.num_classes
+
+
+def _measure_head(run: RunConfig, dataset: Dataset, here: World, ranks: int, images: int, read: float, rows: int) -> float:
+    """Seconds of a fitted head: every rank reads its part of the images and runs the model over them, then the head is fitted.
+
+    `read` are the seconds in which one process reads its part of a batch.
+    """
+    images = min(run.train.head_images or images, images)
+    read /= -(-run.data.loader.batch_size // ranks)
+    forward = _measure_forward(run, dataset, here, rows=min(rows, _FORWARD))
+    return -(-images // ranks) * _step_with_reading(run, here, forward, read) + fit_seconds(run.model, images)
 
 
 def _measure_step(

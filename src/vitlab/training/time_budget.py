@@ -27,7 +27,7 @@ from vitlab.data.dataset import SPLITS, Dataset, ImageDataset
 from vitlab.errors import ConfigError
 from vitlab.models.cost import cost
 from vitlab.recipes.rules import whole_patches
-from vitlab.training.plan import Speed, mean_macs, measure_speed
+from vitlab.training.plan import Speed, fit_seconds, mean_macs, measure_speed
 
 _SIZE_STEP = 32  # pixels between two image sizes that are considered
 _LEAST_SIZE = 96  # of the model, and of images that are small at first
@@ -49,7 +49,6 @@ _HEAD_TIME = 0.4  # ... nor more than this part of the time
 _MOST_EPOCHS = 30.0
 _PLANNED = 0.98  # of the time: machines are not steady. A run that is late shortens its schedule (`finish_within`)
 _LEAST_MINUTES = 0.01  # for the steps, if measuring has taken all of the time
-_FIT_SECONDS = 3e-7  # to fit a head, for each image x feature x class: some hundred steps of L-BFGS in float64
 _FIXED_SECONDS = 2.0  # to write checkpoints and the model
 _MEASURING = 0.03  # of the time, and at most `_MOST_MEASURING` seconds, to measure training steps
 _MOST_MEASURING = 6.0
@@ -343,7 +342,7 @@ class _Time:
     def affordable(self, size: tuple[int, int], part: float = 1.0) -> int:
         """The images that a head can be fitted to in a part of the time, beside one evaluation; none without a fitted head."""
         seconds = part * self.seconds - (self.evaluation(size) if part == 1 else 0.0)
-        return int(seconds / (self.forward(size) + self._fit_seconds)) if self.fitted else 0
+        return int(seconds / (self.forward(size) + fit_seconds(self.run.model, 1))) if self.fitted else 0
 
     def _head_before(self, size: tuple[int, int]) -> int:
         """The images of a head that is fine-tuned afterwards."""
@@ -352,11 +351,7 @@ class _Time:
 
     def head(self, size: tuple[int, int], images: int) -> float:
         """The features of so many images, and the fit; nothing without a fitted head."""
-        return images * (self.forward(size) + self._fit_seconds) if self.fitted else 0.0
-
-    @property
-    def _fit_seconds(self) -> float:
-        return _FIT_SECONDS * self.run.model.feature_width * self.run.model.num_classes
+        return images * self.forward(size) + fit_seconds(self.run.model, images) if self.fitted else 0.0
 
     def forward(self, size: tuple[int, int]) -> float:
         """One image, read and through the model."""
