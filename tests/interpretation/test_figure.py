@@ -72,6 +72,14 @@ def test_a_title_is_text_and_never_a_formula_or_a_warning(title: str) -> None:
     assert DRAWN["sheet"](Style(), title)
 
 
+def test_a_title_wider_than_its_figure_is_broken_into_lines() -> None:
+    title = "without a patch the class loses (orange) or gains (blue)"
+    one, two = (draw_sheet([[np.zeros((8, 8, 3), np.uint8)] * columns], Style(form="svg"), title=title) for columns in (4, 2))
+    assert "without a patch the class loses (orange) or gains (blue)" in one.decode()
+    assert "without a patch the class loses (orange) or gains (blue)" not in two.decode()
+    assert all(word in two.decode() for word in title.split())
+
+
 def test_drawing_twice_gives_the_same_png() -> None:
     assert DRAWN["distance"](Style(), "x") == DRAWN["distance"](Style(), "x")
 

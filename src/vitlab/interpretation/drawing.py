@@ -6,6 +6,7 @@ Axes: L layers, H heads (of images: height), W width, C channels, G x J patches 
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,6 +182,9 @@ def draw_distance(distance_LH: Values, style: Style = Style(), *, title: str = "
     return written(figure, style)
 
 
+_TITLE_LETTERS = 12.5  # letters of a title in an inch, so that it is not cut off beside one narrow image
+
+
 def draw_sheet(
     rows: Sequence[Sequence[Pixels]],
     style: Style = Style(),  # noqa: B008
@@ -195,8 +199,13 @@ def draw_sheet(
         raise ConfigError("no image to draw")
     tallest = [max(pixels.shape[0] / pixels.shape[1] for pixels in row) for row in rows]
     words = 0.24 if captions else 0.06
-    height = sum(inches * share + words for share in tallest) + (0.35 if title else 0)
-    figure = new_paper(columns * (inches + 0.06), height, style)
+    width, height = columns * (inches + 0.06), sum(inches * share + words for share in tallest)
+    figure = new_paper(width, height, style)
+    if title:
+        text, font = lettering(title, 10)
+        lines = textwrap.wrap(text, int(width * _TITLE_LETTERS))
+        figure.set_figheight(height + 0.18 + 0.17 * len(lines))
+        figure.suptitle("\n".join(lines), color=INK[style.theme], fontproperties=font, parse_math=False)
     grid = figure.subplots(len(rows), columns, squeeze=False, height_ratios=tallest)
     for row, line in enumerate(grid):
         for column, axes in enumerate(line):
@@ -205,9 +214,6 @@ def draw_sheet(
                 axes.imshow(rows[row][column], interpolation="nearest")
                 if captions:
                     entitle(axes, captions[row][column], style, size=7.5, room=int(inches * 14))
-    if title:
-        text, font = lettering(title, 10)
-        figure.suptitle(text, color=INK[style.theme], fontproperties=font, parse_math=False)
     return written(figure, style)
 
 
