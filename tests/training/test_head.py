@@ -12,6 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import vitlab
+from tests.data.containers import as_folder
+from tests.data.images import encode
 from tests.training.small import last, losses, run_to, same, small_run
 from vitlab.checkpoints import load
 from vitlab.config import ViTConfig
@@ -21,7 +23,7 @@ from vitlab.data.opening import open_dataset
 from vitlab.errors import ConfigError
 from vitlab.evaluation.features import extract_features
 from vitlab.models.vit import ViT
-from vitlab.training.events import Evaluated, Finished, FittingHead, HeadFitted, Warned
+from vitlab.training.events import Evaluated, Finished, FittingHead, HeadFitted, Started, Warned
 from vitlab.training.setup import fit_head
 
 
@@ -59,6 +61,30 @@ def test_a_run_of_no_steps_is_the_fitted_head_on_unchanged_features(start: Path,
     assert all(torch.equal(tensor, old[name]) for name, tensor in state.items() if not name.startswith("head."))
     torch.testing.assert_close(state["head.weight"], again.weight_CD, rtol=1e-3, atol=1e-4)
     assert torch.count_nonzero(state["head.weight"]) == state["head.weight"].numel()
+
+
+def test_the_notes_of_a_fitted_head_are_true_of_the_model(start: Path, tmp_path: Path) -> None:
+    run = fitted_run(start, steps=0)
+    run = replace(run, preprocess=replace(run.preprocess, mean=(0.25,)))
+    started = next(event for event in run_to(run, tmp_path) if isinstance(event, Started))
+    assert "new head of 4 classes" in started.notes  # and not of zeros
+    assert not any("all zeros" in note for note in started.notes)
+    assert "preprocessing as given, not as in the file: mean" in started.notes
+
+
+def test_images_that_cannot_be_read_are_named_where_only_the_head_is_fitted(start: Path, tmp_path: Path) -> None:
+    images = {
+        f"{part}/{label}/{number}.png": encode(np.full((16, 16), 9 * number, np.uint8), "PNG")
+        for part in ("train", "val")
+        for label in "abcd"
+        for number in range(4)
+    }
+    as_folder(tmp_path / "data", images | {"train/a/damaged.png": b"no image"})
+    run = fitted_run(start, steps=0)
+    run = replace(run, data=replace(run.data, dataset=str(tmp_path / "data")))
+    run = replace(run, data=replace(run.data, loader=replace(run.data.loader, corrupt="skip", corrupt_budget=0.5)))
+    said = [event.message for event in run_to(run, tmp_path / "run") if isinstance(event, Warned)]
+    assert len([message for message in said if "damaged.png" in message]) == 1
 
 
 def test_a_fitted_head_gives_the_logits_of_its_logistic_regression() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,7 +26,7 @@ from vitlab.training.plan import Speed
 from vitlab.training.run_data import some_images
 from vitlab.training.step import Progress
 from vitlab.training.time_budget import Budgeted, choose, image_sizes
-from vitlab.training.trainer import Deadline
+from vitlab.training.trainer import Deadline, Trainer
 
 IMAGES = 3000
 DATA = DataFacts(dataset="pets/", images=IMAGES, classes=37)
@@ -318,6 +320,20 @@ def test_a_run_that_is_slower_than_planned_ends_in_time(slower: float, monkeypat
     found = simulated(config, [slower], monkeypatch)
     assert 0.9 * 200 <= found.seconds <= 1.1 * 200
     assert found.step < 200
+
+
+@pytest.mark.parametrize(("slower", "reported"), [(1.3, 0), (3.0, 1)])
+def test_a_pace_at_which_no_step_is_left_out_is_not_reported(slower: float, reported: int) -> None:
+    progress = Progress()
+    progress.step = 4
+    trainer: Any = SimpleNamespace(
+        run=SimpleNamespace(train=TrainConfig(steps=6, finish_within=1)),
+        state=SimpleNamespace(progress=progress),
+        world=SimpleNamespace(gather=lambda pace: [pace]),
+        deadline=SimpleNamespace(pace=lambda: slower),
+    )
+    assert len(list(Trainer._keep_time(trainer))) == reported
+    assert progress.pace == slower
 
 
 @pytest.mark.parametrize("faster", [0.9, 0.8])

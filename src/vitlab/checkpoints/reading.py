@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -350,7 +350,8 @@ def _fed(
     if given is None:
         return feeding(of_file, after, resized=after.image_size != before.image_size)
     check_preprocess(given, after)
-    return given, ("preprocessing as given, not as in the file",) if given != of_file else ()
+    differs = [field.name for field in fields(given) if getattr(given, field.name) != getattr(of_file, field.name)]
+    return given, (f"preprocessing as given, not as in the file: {', '.join(differs)}",) if differs else ()
 
 
 def _usual_labels(source: Source) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:

@@ -210,7 +210,8 @@ def event_lines(event: SweepEvent) -> Iterable[str]:
         case Started():
             verb = f"resumes after step {event.step:,}" if event.resumed else "starts"
             trainable = "" if event.trainable == event.parameters else f" ({event.trainable:,} trainable)"
-            yield f"{verb}: {event.steps:,} steps, {event.images:,} images, {event.parameters:,} parameters{trainable}, {event.out}"
+            steps = "1 step" if event.steps == 1 else f"{event.steps:,} steps"
+            yield f"{verb}: {steps}, {event.images:,} images, {event.parameters:,} parameters{trainable}, {event.out}"
             yield from (f"note: {note}" for note in event.notes)
         case Evaluated():
             weights, best = " (averaged weights)" if event.averaged else "", ", best so far" if event.best else ""

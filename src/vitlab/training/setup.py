@@ -110,7 +110,7 @@ def create_state(
     core, notes = create_model(run, dataset, snapshot)
     if head is not None:
         head.put_into(core)
-        notes = (*notes, f"head fitted to the features of {head.images:,} images")
+        notes = (*(note.removesuffix(", all zeros") for note in notes), f"head fitted to the features of {head.images:,} images")
     # FSDP moves one layer after the other to the device as it shards it: the whole model may be too large for the device.
     place = torch.device("cpu") if run.train.strategy == "fsdp" else world.device
     core.to(place)
@@ -208,6 +208,7 @@ def create_model(run: RunConfig, dataset: Dataset, snapshot: Snapshot | None = N
         new_head=_needs_new_head(run, dataset),
         image_size=run.model.image_size,
         channels=run.model.channels,
+        preprocess=run.preprocess,
         **run.model.fit_options,
     )
     model = build_on_meta(run.model)

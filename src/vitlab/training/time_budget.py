@@ -27,6 +27,7 @@ from vitlab.data.dataset import SPLITS, Dataset, ImageDataset
 from vitlab.errors import ConfigError
 from vitlab.models.cost import cost
 from vitlab.recipes.rules import whole_patches
+from vitlab.training.callbacks import duration
 from vitlab.training.plan import Speed, fit_seconds, mean_macs, measure_speed
 
 _SIZE_STEP = 32  # pixels between two image sizes that are considered
@@ -204,7 +205,7 @@ def _sentence(minutes: float, run: RunConfig, speed: Speed, chosen: Budgeted, im
         what += f"; the head is fitted to {chosen.head_images:,} of {images:,} images"
     if chosen.evaluate_images:
         what += f"; {chosen.evaluate_images:,} of the held-out images are evaluated"
-    takes = f"about {chosen.seconds / 60:.2g} minutes from here"
+    takes = f"about {duration(chosen.seconds)} from here"
     return f"time: {_minutes(minutes)}; measured {measured} at {height} x {width}: {what}, {takes}"
 
 

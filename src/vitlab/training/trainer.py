@@ -244,6 +244,8 @@ class Trainer:
                 if time.monotonic() - shown >= _SHOWN_EVERY:
                     shown = time.monotonic()
                     yield FittingHead(step=0, done=min(done, images), images=images)
+            if not self.run.train.steps:  # else training names them
+                yield from (Warned(step=0, message=str(failure)) for failure in stream.failures)
         self.world.disk_barrier()  # ranks may be minutes apart
         rows = [row for part in self.world.gather(found) for row in part]
         if not rows:
@@ -287,7 +289,7 @@ class Trainer:
             return
         progress, steps = self.state.progress, self.run.train.steps
         progress.pace = self.world.gather(self.deadline.pace())[0]
-        if progress.pace != 1 and not progress.ahead:
+        if progress.pace != 1 and not progress.ahead and progress.expected(steps) != steps:
             slower, shortened = ("slower", "shortened") if progress.pace > 1 else ("faster", "lengthened")
             so = f"its schedule is {shortened} from {steps:,} to about {progress.expected(steps):,} steps, to finish in time"
             yield Warned(step=progress.step, message=f"the run is {slower} than planned: {so}")
