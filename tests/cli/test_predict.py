@@ -7,6 +7,7 @@ import io
 import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,23 @@ def test_the_bytes_of_an_image_on_stdin_are_an_image_and_lines_are_paths(model: 
     image, path = (json.loads(answer) for answer in answers)
     assert (image["name"], path["name"]) == ("-", str(first))
     assert image["top"] == path["top"]
+
+
+def test_nothing_on_stdin_is_refused(model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b""))))
+    _, said = predicted(capsys, model, "-", code=1)
+    assert "nothing on standard input" in said[-2]
+
+
+def test_the_formats_are_a_hint_for_what_is_no_image_alone(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "page.jpg").write_bytes(b"<html>")
+    _, said = predicted(capsys, model, tmp_path / "page.jpg", code=1)
+    assert "JPEG, PNG" in said[-1]
+    monkeypatch.setattr("sys.stdin", io.StringIO("gone.jpg"))
+    _, said = predicted(capsys, model, "-", code=1)
+    assert "gone.jpg does not exist" in said[-1]
 
 
 def test_if_no_image_can_be_read_the_exit_code_says_so(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

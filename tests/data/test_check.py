@@ -153,6 +153,27 @@ def test_tiff_files_of_16_bits_are_grey_and_said_to_be_dark_if_they_are(brightes
     assert [("pixel scale" in what) for what in said[1:]] == [True] * dark
 
 
+def test_a_tiff_file_of_several_pages_is_said_to_lose_them(tmp_path: Path) -> None:
+    pages = [Image.fromarray(np.full((40, 40), 60 * number, np.uint8)) for number in range(3)]
+    stack = io.BytesIO()
+    pages[0].save(stack, "TIFF", save_all=True, append_images=pages[1:])
+    files = {"train/class-0/stack.tif": stack.getvalue(), "train/class-0/one.tif": encode(pages[1], "TIFF")}
+    report = check(str(as_folder(tmp_path, images(parts=("train",)) | files)))
+    (found,) = (odd for odd in report.odd if "several pages" in odd.what)
+    assert Path(found.image.name).name == "stack.tif"
+
+
+def test_an_array_with_its_channels_first_is_said_to_look_so(tmp_path: Path) -> None:
+    arrays = {}
+    for label in "ab":
+        for number in range(3):
+            array = io.BytesIO()
+            np.save(array, np.random.default_rng(number).integers(0, 255, (3, 40, 40), np.uint8))
+            arrays[f"{label}/{number}.npy"] = array.getvalue()
+    report = check(str(as_folder(tmp_path, arrays)))
+    assert any("channels, height, width" in odd.what for odd in report.odd)
+
+
 def test_arrays_of_16_bits_are_described_as_tiff_files_are(tmp_path: Path) -> None:
     deep = np.linspace(0, 4_095, 64 * 64).astype(np.uint16).reshape(64, 64)
     array = io.BytesIO()

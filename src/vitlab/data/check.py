@@ -23,7 +23,7 @@ from PIL import GifImagePlugin
 from vitlab.config.data import DecodeLimits, ImageFormat, SplitRule
 from vitlab.config.serialize import to_json
 from vitlab.data.dataset import IGNORED, SPLITS, UNDECLARED, Dataset, Faults, ImageBoxes, ImageDataset, RawSample
-from vitlab.data.decode import CHANNELS, Header, check, decode, open_numbers, tiff_numbers
+from vitlab.data.decode import CHANNELS, Header, check, decode, has_pages, open_numbers, tiff_numbers
 from vitlab.data.duplicates import SIDE, NearPair, is_flat, near_pairs, thumbnail
 from vitlab.data.jpeg import orientation_of
 from vitlab.data.opening import open_dataset
@@ -203,6 +203,8 @@ _ENDINGS: dict[str, ImageFormat] = {
     ".gif": "gif", ".tif": "tiff", ".tiff": "tiff", ".npy": "npy", ".dcm": "dicom", ".dicom": "dicom",
 }  # fmt: skip
 _DEEP = "16 bits"
+_PAGES = "of several pages, of which the first is read"
+_CHANNELS_FIRST = "of more channels than rows, as if saved as [channels, height, width]"
 _DARK = 64  # levels of 8 bits: a quarter of them
 _PNG_COLOURS = {0: "grey", 2: "colour", 3: "palette", 4: "grey", 6: "colour"}
 _PNG_WITH_OPACITY = (4, 6)
@@ -326,10 +328,12 @@ def _stored(content: bytes, header: Header, name: str, limits: DecodeLimits) -> 
             bits, grey = tiff_numbers(content)
             colours, exif = "grey" if grey else "colour", b""
             odd += [_DEEP] if bits == 16 else []
+            odd += [_PAGES] if has_pages(content) else []
         case "npy" | "dicom":
             stored = open_numbers(content, header, name=name, limits=limits)
             colours, exif = "grey" if stored.channels == 1 else "colour", b""
             odd += [_DEEP] if stored.bits == 16 else []
+            odd += [_CHANNELS_FIRST] if stored.channels > stored.height else []
         case "bmp":
             colours, exif = "colour", b""
     if (orientation := orientation_of(exif)) != 1:

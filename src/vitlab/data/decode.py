@@ -271,6 +271,9 @@ def decode(
     return in_channels(owned(upright(image_HWC, orientation)), channels)
 
 
+STRANGE = "is not an image that vitlab reads"
+
+
 def check(content: bytes, *, name: str, limits: DecodeLimits) -> Header:
     """The header of an image; DataError if its format or size exceeds `limits`, or if it is truncated."""
     if not content:
@@ -280,7 +283,7 @@ def check(content: bytes, *, name: str, limits: DecodeLimits) -> Header:
     except ValueError as error:
         raise DataError(f"{name} is a broken image: {error}", hint="copy or download it again, or remove it") from error
     if header is None:
-        raise DataError(f"{name} is not an image that vitlab reads: it is {stranger(content)}", hint=_accepted(limits))
+        raise DataError(f"{name} {STRANGE}: it is {stranger(content)}", hint=_accepted(limits))
     if header.format not in limits.formats:
         raise DataError(f"{name} is {_a(header.format)} image, which is switched off", hint=_accepted(limits))
     if header.format not in _SIZED_LATER:
@@ -467,6 +470,11 @@ def _tiff_tags(content: bytes) -> TiffImagePlugin.ImageFileDirectory_v2:
     stream.seek(tags.next)
     tags.load(stream)
     return tags
+
+
+def has_pages(content: bytes) -> bool:
+    """Whether a sound TIFF has more than one page."""
+    return bool(_tiff_tags(content).next)
 
 
 def tiff_numbers(content: bytes) -> tuple[int, bool]:

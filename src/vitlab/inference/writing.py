@@ -15,6 +15,7 @@ from typing import Literal, TextIO
 
 from PIL import Image
 
+from vitlab.data.decode import STRANGE
 from vitlab.data.decode import format_of as image_format
 from vitlab.errors import DataError, UsageError
 from vitlab.inference.detections import DetectedImage, DetectedImages, Detector, draw_boxes
@@ -200,7 +201,7 @@ def predict_images(
         results = predictor.stream(found, done=done if len(done) else None)
         failed, seen, alone = _pour(results, sink, progress, total=total, notify=notify)
     if alone is not None and not len(done):
-        raise DataError(str(alone), hint=_READS)
+        raise DataError(str(alone), hint=_READS if STRANGE in alone.reason else None)
     _count_unreadable(failed + done.unreadable, seen + len(done), strict=strict, notify=notify)  # also what an earlier call wrote
     return DetectedImages(kept.detected) if isinstance(predictor, Detector) else Predictions(kept.predictions)
 
@@ -313,6 +314,8 @@ def _lines(format: ResultFormat, file: TextIO, top: int, mark: str) -> Sink:  # 
 def images_on(stream: TextIO) -> Iterator[ImageLike]:
     """The images that a stream names, one path a line; or, if it holds the bytes of an image file, that image."""
     binary = getattr(stream, "buffer", None)  # a stream of text alone, as in a test, holds paths
+    if binary is not None and not binary.peek(1):
+        raise DataError("there is nothing on standard input", hint="give paths, one on each line, or the bytes of an image")
     if binary is not None and image_format(binary.peek(64)[:64]) is not None:
         content = binary.read(READ_IN_PLACE.entry_bytes + 1)
         if len(content) > READ_IN_PLACE.entry_bytes:
