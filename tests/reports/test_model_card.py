@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -80,6 +81,18 @@ def test_without_a_licence_nothing_is_written_and_the_error_asks_for_it(hub: _Hu
         vitlab.push(model, "owner/name", folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert hub.made is None
+
+
+def test_the_card_of_a_fitted_head_names_no_optimizer_that_trained_nothing(tmp_path: Path) -> None:
+    train: Any = {"steps": 0, "head": "fitted", "seed": 1, "optimizer": {"kind": "adamw", "lr": 1e-3 / 3}}
+    for steps, rows in ((0, False), (5, True)):
+        recipe: Any = {"name": "finetune-folder", "data": {"dataset": "/home/me/pets"}, "train": train | {"steps": steps}}
+        vitlab.save(replace(small_checkpoint(), recipe=recipe), tmp_path / f"{steps}.safetensors")
+        vitlab.push(tmp_path / f"{steps}.safetensors", "owner/name", licence="mit", folder=tmp_path / str(steps))
+        text = (tmp_path / str(steps) / "README.md").read_text(encoding="utf-8")
+        assert "| head | fitted to the features" in text
+        assert ("adamw" in text, "| peak learning rate | 0.000333 |" in text) == (rows, rows)
+        assert "      name: pets\n" in text
 
 
 def test_a_folder_is_written_without_the_hub_and_never_over_another(

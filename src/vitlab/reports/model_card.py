@@ -75,7 +75,7 @@ def card(found: Description, *, name: str, to: str, licence: str, dataset: str |
     run: Mapping[str, Any] = recipe if isinstance(recipe, dict) else {}
     measured: Mapping[str, Any] = metrics if isinstance(metrics, dict) else {}
     parts = [
-        _front(found, name=name, to=to, licence=licence, dataset=dataset, measured=measured),
+        _front(found, name=name, to=to, licence=licence, dataset=dataset, run=run, measured=measured),
         f"# {name.partition('/')[2]}\n\n{_summary(found, run)}",
         "## Intended use\n\n" + (intended_use or _use(found)),
         _code(found, name, to),
@@ -88,14 +88,23 @@ def card(found: Description, *, name: str, to: str, licence: str, dataset: str |
     return "\n\n".join(parts) + "\n"
 
 
-def _front(found: Description, *, name: str, to: str, licence: str, dataset: str | None, measured: Mapping[str, Any]) -> str:
+def _front(
+    found: Description,
+    *,
+    name: str,
+    to: str,
+    licence: str,
+    dataset: str | None,
+    run: Mapping[str, Any],
+    measured: Mapping[str, Any],
+) -> str:
     lines = ["---", f"license: {_yaml(licence)}", f"library_name: {_LIBRARIES[to]}", "pipeline_tag: image-classification"]
     lines += ["tags:", "- image-classification", "- vision-transformer", "- vitlab"]
     if dataset is not None:
         lines += ["datasets:", f"- {_yaml(dataset)}"]
     if measured and isinstance(top1 := measured.get("top1"), int | float):
         lines += ["model-index:", f"- name: {_yaml(name.partition('/')[2])}", "  results:", "  - task:"]
-        lines += ["      type: image-classification", "    dataset:", f"      name: {_yaml(dataset or 'see the card')}"]
+        lines += ["      type: image-classification", "    dataset:", f"      name: {_yaml(dataset or _dataset(run) or 'unknown')}"]
         lines += [f"      type: {_yaml(dataset or 'custom')}", "    metrics:", "    - type: accuracy", f"      value: {top1:.4f}"]
     return "\n".join([*lines, "---"])
 
@@ -166,8 +175,7 @@ def _data(run: Mapping[str, Any], dataset: str | None) -> Iterator[str]:
     if not isinstance(data, dict):
         yield dataset or "The file does not say what the model was trained on."
         return
-    place = str(data.get("dataset", ""))
-    yield f"- dataset: {dataset or Path(place).name or place}"
+    yield f"- dataset: {dataset or _dataset(run)}"
     yield f"- trained on the split {data.get('train_split')}, evaluated on {data.get('evaluate_split') or 'none'}"
     rule = data.get("rule")
     if isinstance(rule, dict):
@@ -175,21 +183,33 @@ def _data(run: Mapping[str, Any], dataset: str | None) -> Iterator[str]:
         yield f"- splits, if the dataset declares none: {said}"
 
 
+def _dataset(run: Mapping[str, Any]) -> str:
+    """The name of the training data, without the folders of the machine that it was on; empty if the file does not say."""
+    data = run.get("data")
+    place = str(data.get("dataset", "")) if isinstance(data, dict) else ""
+    return Path(place).name or place
+
+
 def _recipe(run: Mapping[str, Any]) -> Iterator[str]:
     train = run.get("train")
     if not isinstance(train, dict):
         yield "The file does not say how the model was trained."
         return
-    optimizer, data = train.get("optimizer"), run.get("data")
+    optimizer, data, schedule = train.get("optimizer"), run.get("data"), train.get("schedule")
     rows: dict[str, Any] = {"recipe": run.get("name"), "steps": train.get("steps")}
-    if isinstance(data, dict) and isinstance(loader := data.get("loader"), dict):
-        rows["batch size"] = loader.get("batch_size")
-    if isinstance(optimizer, dict):
-        rows |= {"optimizer": optimizer.get("kind"), "peak learning rate": optimizer.get("lr")}
-        rows["weight decay"] = optimizer.get("weight_decay")
-    if isinstance(schedule := train.get("schedule"), dict):
-        rows |= {"schedule": schedule.get("kind"), "warm-up steps": schedule.get("warmup")}
-    rows |= {"precision": train.get("precision"), "seed": train.get("seed")}
+    if train.get("head") == "fitted":
+        rows["head"] = "fitted to the features of the training images before the first step"
+    if train.get("steps") != 0:  # else the optimizer trained nothing
+        if isinstance(data, dict) and isinstance(loader := data.get("loader"), dict):
+            rows["batch size"] = loader.get("batch_size")
+        if isinstance(optimizer, dict):
+            lr = optimizer.get("lr")
+            rows |= {"optimizer": optimizer.get("kind"), "peak learning rate": f"{lr:.3g}" if isinstance(lr, float) else lr}
+            rows["weight decay"] = optimizer.get("weight_decay")
+        if isinstance(schedule, dict):
+            rows |= {"schedule": schedule.get("kind"), "warm-up steps": schedule.get("warmup")}
+        rows["precision"] = train.get("precision")
+    rows["seed"] = train.get("seed")
     yield "| setting | value |"
     yield "|---|---|"
     yield from (f"| {key} | {value} |" for key, value in rows.items() if value is not None)
