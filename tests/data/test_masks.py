@@ -211,7 +211,7 @@ def test_a_file_that_is_used_is_not_among_those_left_out(tmp_path: Path) -> None
     root = write_folder(tmp_path, counts={"train": 3})
     assert opened(root).notes == ()
     (root / "notes.txt").write_text("x")
-    assert opened(root).notes == ("1 files left out that are not images: 1 .txt",)
+    assert opened(root).notes == ("1 file left out that are not images: 1 .txt",)
 
 
 def position_images(size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:

@@ -27,6 +27,7 @@ def test_a_changed_config_is_refused_with_the_difference_unless_overridden(tmp_p
     with pytest.raises(ConfigError) as caught:
         run_to(changed, tmp_path / "run")
     assert caught.value.message.endswith("another config: train.smoothing 0.0 -> 0.1")
+    assert "`out`" in (caught.value.hint or "")
     run_to(changed, tmp_path / "run", override=True)
     assert RunDirectory(tmp_path / "run").config() == changed
 

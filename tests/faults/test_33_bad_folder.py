@@ -23,11 +23,17 @@ def test_a_folder_that_does_not_exist_is_refused_with_what_may_be_meant(tmp_path
     assert caught.value.hint == "did you mean images?"
 
 
+def test_a_file_that_does_not_exist_is_not_taken_for_synthetic_data() -> None:
+    with pytest.raises(DataError, match=r"nothere.zip does not exist") as caught:
+        open_dataset("nothere.zip")
+    assert "did you mean" not in (caught.value.hint or "")
+
+
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     assert "holds no image" in refusal(tmp_path)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.txt").touch()
-    assert "holds no image (1 files left out that are not images: 1 .txt)" in refusal(tmp_path)
+    assert "holds no image (1 file left out that are not images: 1 .txt)" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("names", [["a/1.jpg", "a/2.jpg"], ["around/a/1.jpg"], ["train/a/1.jpg", "val/a/2.jpg"]])

@@ -198,13 +198,13 @@ class RunDirectory:
         if changed and not override:
             raise DataError(
                 f"{self.root} was started with other data: {'; '.join(changed)}",
-                hint="restore the data, choose another folder, or confirm the change with `override=True`",
+                hint=f"restore the data, {_ELSEWHERE}, or confirm the change with `override=True`",
             )
         before = self._known_config(override)
         if resumes and before is not None and not override and (changes := differences(before, run, course=True)):
             raise ConfigError(
                 f"{self.root} was started with another config: {', '.join(changes)}",
-                hint="choose another folder, or confirm the change with `override=True`",
+                hint=f"{_ELSEWHERE}, or confirm the change with `override=True`",
             )
         if before != run:
             text = to_text(run).encode()

@@ -89,7 +89,8 @@ class LeftOut:
         if not counts:
             return ()
         kinds = ", ".join(f"{count:,} {printable(kind)}" for kind, count in counts.most_common())
-        return (f"{counts.total():,} files left out that are not images: {kinds}",)
+        files = "1 file" if counts.total() == 1 else f"{counts.total():,} files"
+        return (f"{files} left out that are not images: {kinds}",)
 
 
 def image_rows(names: Names, left_out: LeftOut) -> list[int]:

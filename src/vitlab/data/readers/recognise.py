@@ -91,7 +91,7 @@ def recognise(spec: str) -> str:
     if "::" in spec or any(mark in spec for mark in _PATTERN):
         return "parquet" if spec.endswith(".parquet") else "shards"
     near = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
-    words = ["digits", "synthetic"] if len(path.parts) == 1 else []
+    words = ["digits", "synthetic"] if len(path.parts) == 1 and not path.suffix else []
     hint = did_you_mean(path.name, [*words, *near]) or "data is a path, READER:PATH, digits or synthetic"
     raise DataError(f"{printable(spec)} does not exist", hint=hint)
 
