@@ -114,6 +114,8 @@ def test_grey_and_colour_images_keep_the_checkpoints_channels_unless_asked() -> 
     assert recipe("small-data", Overrides(channels=4), data=grey).model.channels == 4
     with pytest.raises(ConfigError, match="3 channels"):
         recipe("masked", Overrides(channels=5), data=grey)
+    with pytest.raises(ConfigError, match="5 channels and not 3"):
+        recipe("finetune-folder", Overrides(channels=3), data=FACTS, start=start())
 
 
 def test_the_channels_of_training_and_evaluation_are_the_same_pixels(run: vitlab.Run) -> None:

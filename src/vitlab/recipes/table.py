@@ -29,7 +29,7 @@ from vitlab.recipes.paper import (
     masked,
     s16_i1k,
 )
-from vitlab.recipes.rules import for_channels, with_patch_size
+from vitlab.recipes.rules import COLOURS, for_channels, with_patch_size
 
 RECIPES: dict[str, Callable[[RunFacts, Overrides], RunConfig]] = {
     "quickstart": quickstart,
@@ -77,6 +77,8 @@ def recipe(
     if overrides.preset is not None and name not in _WITH_PRESET:
         raise ConfigError(f"{name} has its own augmentation, no preset", hint=f"presets are for {', '.join(_WITH_PRESET)}")
     if data is not None and overrides.channels is not None and name != "masked":
+        if data.channels not in (*COLOURS, overrides.channels):
+            raise ConfigError(f"the images have {data.channels} channels and not {overrides.channels}", hint="leave `channels` out")
         data = replace(data, channels=overrides.channels)
     if start is not None and overrides.patch_size is not None:
         start = replace(start, model=with_patch_size(start.model, overrides.patch_size))

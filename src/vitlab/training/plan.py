@@ -190,7 +190,10 @@ def _same_channels(images: Sequence[tuple[str, Pixels]]) -> int:
         named.setdefault(3 if stored in (1, 3, 4) else stored, name)
     if len(named) > 1:
         words = ", ".join(f"{name} has {'1 or 3' if stored == 3 else stored}" for stored, name in sorted(named.items()))
-        raise DataError(f"the images have different numbers of channels: {words}", hint="remove those that do not belong")
+        raise DataError(
+            f"the images have different numbers of channels: {words}",
+            hint="remove those that do not belong, or give `channels` to skip them",
+        )
     return next(iter(named))
 
 
