@@ -331,7 +331,7 @@ def _described_name(
 def _described_file(path: str, *, heads: int | None, grid: Size | None, profile: str | None, history: bool) -> Facts:
     from vitlab.checkpoints import describe as describe_file
     from vitlab.config.serialize import to_json
-    from vitlab.io.display import Facts
+    from vitlab.io.display import Block, Facts
     from vitlab.models.cost import model_facts
 
     found = describe_file(path, heads=heads, grid=grid, profile=profile)
@@ -341,9 +341,9 @@ def _described_file(path: str, *, heads: int | None, grid: Size | None, profile:
     facts |= {"preprocess": to_json(found.preprocess), "labels": to_json(found.labels), "metadata": to_json(found.metadata)}
     short = {key: to_json(value) for key, value in found.metadata.items() if key != "recipe"}  # a whole config: JSON shows it
     shown = facts | {"labels": _first(found.labels), "metadata": short or None}
-    shown |= {"history": list(found.history) or "no notes"} if history else {}
     more = {"config": to_json(found.config), "notes": list(found.notes), "history": list(found.history)}
-    return Facts(facts | more, shown=shown)
+    blocks: list[Block] = [shown, "\n  ".join(["history", *(found.history or ["no notes"])])] if history else [shown]
+    return Facts(facts | more, shown=blocks)
 
 
 def _first(labels: Sequence[str] | None, *, count: int = 4) -> str | None:

@@ -133,7 +133,10 @@ def test_a_stopped_run_is_a_model_with_the_weights_that_its_metrics_are_of(stopp
     assert vitlab.convert(stopped, tmp_path / "out.safetensors", to="native").to_json()["format"] == "native"
     assert vitlab.embed(stopped, data, tmp_path / "out.npz").to_json()["images"] > 0
     assert (tmp_path / "figures").exists() is False
-    assert vitlab.inspect(stopped, figure="filters", out=tmp_path / "figures")
+    assert (figures := vitlab.inspect(stopped, figure="filters", out=tmp_path / "figures"))
+    assert "PNG" not in repr(figures)
+    assert len(repr(vitlab.Run.load(stopped))) < 400
+    assert repr(measured := vitlab.evaluate(stopped, data)) == str(measured)
     vitlab.report(stopped, out=tmp_path / "report.html")
     assert (tmp_path / "report.html").exists()
     assert vitlab.push(stopped, "me/small", licence="mit", folder=tmp_path / "hub").to_json()["format"] == "timm"
@@ -145,7 +148,7 @@ def test_a_model_of_a_run_does_not_repeat_what_was_noted_of_its_ancestor(stopped
     assert loaded.notes == ()
     assert any("starts from" in note for note in loaded.history)
     told = vitlab.describe(tmp_path / "b", notes=True)
-    assert "starts from" in str(told)
+    assert "\n  starts from" in str(told)
     assert "starts from" not in str(vitlab.describe(tmp_path / "b"))
 
 

@@ -61,8 +61,8 @@ class Drawn:
     """A figure: its file, the array it shows, and facts about it."""
 
     name: FigureName
-    file: bytes
-    array: Floats
+    file: bytes = field(repr=False)
+    array: Floats = field(repr=False)
     facts: dict[str, Json] = field(default_factory=dict)
 
 

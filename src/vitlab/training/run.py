@@ -55,14 +55,14 @@ class Run(Displayed):
     """
 
     path: Path
-    config: RunConfig
+    config: RunConfig = field(repr=False)
     reason: Reason | None = None
     step: int = 0
     seconds: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     evaluated_on: Split | None = None
-    notes: tuple[str, ...] = ()
-    plan: Plan | None = None
+    notes: tuple[str, ...] = field(default=(), repr=False)
+    plan: Plan | None = field(default=None, repr=False)
     trials: tuple[Trial, ...] = ()
     runs: int = 1
     address: str | None = None
