@@ -189,7 +189,8 @@ def model_in_words(model: ModelConfig) -> str:
     if (name := model.name) is not None:
         return name
     if isinstance(model, ViTConfig):
-        return f"a ViT of width {model.width}, depth {model.depth}, patch {_by(model.patch_size)}"
+        stem = "" if model.stem is None and model.conv_stem is None else " after a conv stem"
+        return f"a ViT of width {model.width}, depth {model.depth}, patch {_by(model.patch_size)}{stem}"
     return f"{model.title} without a name"
 
 

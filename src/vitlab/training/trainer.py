@@ -290,8 +290,9 @@ class Trainer:
         progress, steps = self.state.progress, self.run.train.steps
         progress.pace = self.world.gather(self.deadline.pace())[0]
         if progress.pace != 1 and not progress.ahead and progress.expected(steps) != steps:
-            slower, shortened = ("slower", "shortened") if progress.pace > 1 else ("faster", "lengthened")
-            so = f"its schedule is {shortened} from {steps:,} to about {progress.expected(steps):,} steps, to finish in time"
+            late = progress.pace > 1
+            slower, shortened, why = ("slower", "shortened", "finish in time") if late else ("faster", "lengthened", "use the time")
+            so = f"its schedule is {shortened} from {steps:,} to about {progress.expected(steps):,} steps, to {why}"
             yield Warned(step=progress.step, message=f"the run is {slower} than planned: {so}")
 
     def evaluate(self) -> Iterator[Event]:
