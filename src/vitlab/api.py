@@ -404,7 +404,7 @@ def push(
     Args:
         model: a run, or a checkpoint of any format
         repository: owner/name on the Hub; it is created if it does not exist
-        licence: licence of the weights, such as apache-2.0 or cc-by-4.0; required (default: none)
+        licence: licence of the weights, such as apache-2.0 or cc-by-4.0 (default: none, and nothing is uploaded without one)
         dataset: name of the training data for the card (default: the name of its folder)
         intended_use: a sentence for the card (default: a list of the classes)
         to: format of the weights: timm, huggingface (for transformers) or native (vitlab's own)

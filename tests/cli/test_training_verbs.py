@@ -226,6 +226,7 @@ def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
     words = ("finetune", tmp_path / "few", "--steps", "1", "--out", tmp_path / "run", *QUICK)
     _, err = output(capsys, *words, code=1)
     assert "leaves none for" in err[-2]
+    assert "--test-fraction 0" in err[-1]  # options of the command, which the next line uses
     output(capsys, *words, "--val-fraction", "0", "--test-fraction", "0")
 
 

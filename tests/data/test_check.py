@@ -335,7 +335,7 @@ def test_a_class_too_small_for_splits_is_no_obstacle(tmp_path: Path) -> None:
     files = {f"{label}/0.jpg": jpeg(scene(seed=ord(label))) for label in "abc"}
     report = check(str(as_folder(tmp_path, files)))
     assert report.splits == {}
-    assert any(note.startswith("no splits can be made of it") for note in report.notes)
+    assert any(note.startswith("no splits can be made of it, so training would refuse it") for note in report.notes)
 
 
 def test_a_zip_is_checked_like_the_folder_it_holds(tmp_path: Path) -> None:

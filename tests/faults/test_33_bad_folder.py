@@ -31,6 +31,9 @@ def test_a_file_that_does_not_exist_is_not_taken_for_synthetic_data() -> None:
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     assert "holds no image" in refusal(tmp_path)
+    with pytest.raises(DataError) as caught:
+        open_dataset(tmp_path)
+    assert ".tif" in (caught.value.hint or "")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.txt").touch()
     assert "holds no image (1 file left out that are not images: 1 .txt)" in refusal(tmp_path)

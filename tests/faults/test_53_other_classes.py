@@ -87,3 +87,4 @@ def test_the_command_line_prints_it_in_two_lines(tmp_path: Path, capsys: pytest.
     assert error.startswith("error: ")
     assert "eel" in error
     assert hint.startswith("hint: ")
+    assert "--out" in hint

@@ -584,7 +584,7 @@ def _splits(dataset: Dataset, rule: SplitRule, where: str) -> tuple[list[str | N
             notes.append("the data declares no splits: these are the ones that training would make")
         except DataError as refusal:
             first, *others = refusal.message.split("; ")
-            notes.append(f"no splits can be made of it: {first}{'; and so on' if others else ''}")
+            notes.append(f"no splits can be made of it, so training would refuse it: {first}{'; and so on' if others else ''}")
     return [None if code == UNDECLARED else SPLITS[code] for code in codes.tolist()], notes
 
 

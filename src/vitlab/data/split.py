@@ -108,7 +108,7 @@ def assign_splits(digests: Digests, table: LabelTable, rule: SplitRule, *, label
             name = labels[code] if labels and not table.multi_label and code >= 0 else "all"
             gone = " and ".join(SPLITS[split] for split in sorted(missing))
             faults.add(name, f"has {len(ids)} different {'image' if len(ids) == 1 else 'images'}, which leaves none for {gone}")
-    faults.raise_any(hint="add images to these classes, make fewer splits (test=0 or val=0), or use all images as one split")
+    faults.raise_any(hint="add images to these classes, or make fewer splits with `test_fraction=0` and `val_fraction=0`")
     return split_of_content[content_of]
 
 

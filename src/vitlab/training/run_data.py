@@ -209,7 +209,7 @@ def refuse_other_labels(before: tuple[str, ...], now: tuple[str, ...], *, where:
     what = "; ".join([f"no longer there: {listed(gone)}"] * bool(gone) + [f"new: {listed(new)}"] * bool(new)) or listed(moved)
     raise DataError(
         f"the run in {where} began with the classes {listed(before)}, and the data now has {listed(now)} ({what})",
-        hint="give the data its old classes, or train on the new ones in another folder",
+        hint="give the data its old classes, or train on the new ones in another folder with `out`",
     )
 
 

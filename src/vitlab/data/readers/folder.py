@@ -414,7 +414,7 @@ def _nothing(where: str, left_out: LeftOut) -> DataError:
     found = left_out.notes()
     return DataError(
         f"{printable(where)} holds no image" + (f" ({found[0]})" if found else ""),
-        hint="images are expected at <folder>/<class>/<image>, as .jpg, .png, .webp, .bmp or .gif files",
+        hint="images are expected at <folder>/<class>/<image>, as .jpg, .png, .webp, .bmp, .gif, .tif, .npy or .dcm files",
     )
 
 
