@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -294,6 +295,28 @@ def test_nothing_on_stdin_is_refused(model: Path, capsys: pytest.CaptureFixture[
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b""))))
     _, said = predicted(capsys, model, "-", code=1)
     assert "nothing on standard input" in said[-2]
+
+
+def test_bytes_on_stdin_that_are_no_image_are_refused_once(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"\0\0\0\x18ftypheic" + bytes(range(256)) * 9
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
+    _, said = predicted(capsys, model, "-", code=1)
+    assert "HEIC" in said[-2]
+    assert not any("unreadable" in line for line in said)
+
+
+def test_a_dicom_file_on_stdin_is_an_image(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pydicom")
+    from tests.data.test_scientific import dicom
+
+    content = dicom(np.arange(256, dtype=np.uint8).reshape(16, 16))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
+    out, _ = predicted(capsys, model, "-", "--json")
+    assert lines(out)[0]["name"] == "-"
 
 
 def test_the_formats_are_a_hint_for_what_is_no_image_alone(

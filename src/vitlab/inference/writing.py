@@ -15,7 +15,7 @@ from typing import Literal, TextIO
 
 from PIL import Image
 
-from vitlab.data.decode import STRANGE
+from vitlab.data.decode import STRANGE, stranger
 from vitlab.data.decode import format_of as image_format
 from vitlab.errors import DataError, UsageError
 from vitlab.inference.detections import DetectedImage, DetectedImages, Detector, draw_boxes
@@ -42,6 +42,8 @@ from vitlab.io.display import ProgressCallback, json_text, printable
 
 ResultFormat = Literal["text", "jsonl", "csv", "parquet"]
 _READS = "vitlab reads JPEG, PNG, WebP, GIF, BMP, TIFF, NumPy arrays and DICOM files"
+_ON_STDIN = "give paths, one on each line, or the bytes of an image"
+_HEAD = 256  # bytes of a file that tell its format: DICOM's mark stands after 128
 _REPORTED = 20  # unreadable images that are reported one by one; results name all of them
 _LONGEST_LINE = 2**16  # characters; a path has at most 4,096 bytes
 _FLUSH = 32  # results between two flushes, and between two reports of progress
@@ -314,13 +316,18 @@ def _lines(format: ResultFormat, file: TextIO, top: int, mark: str) -> Sink:  # 
 def images_on(stream: TextIO) -> Iterator[ImageLike]:
     """The images that a stream names, one path a line; or, if it holds the bytes of an image file, that image."""
     binary = getattr(stream, "buffer", None)  # a stream of text alone, as in a test, holds paths
-    if binary is not None and not binary.peek(1):
-        raise DataError("there is nothing on standard input", hint="give paths, one on each line, or the bytes of an image")
-    if binary is not None and image_format(binary.peek(64)[:64]) is not None:
+    if binary is None:
+        return lines_of(stream)
+    head = binary.peek(_HEAD)[:_HEAD]
+    if not head:
+        raise DataError("there is nothing on standard input", hint=_ON_STDIN)
+    if image_format(head) is not None:
         content = binary.read(READ_IN_PLACE.entry_bytes + 1)
         if len(content) > READ_IN_PLACE.entry_bytes:
             raise DataError(f"the image on standard input has more than {READ_IN_PLACE.entry_bytes:,} bytes")
         return iter([NamedImage(name="-", read=lambda: content)])
+    if b"\0" in head:
+        raise DataError(f"what is on standard input {STRANGE}: it is {stranger(head)}", hint=_ON_STDIN)
     return lines_of(stream)
 
 
