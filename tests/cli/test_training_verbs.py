@@ -215,6 +215,13 @@ def test_a_second_call_resumes_and_a_changed_one_is_refused_without_override(
     output(capsys, *words, "--lr", "0.5", "--override")
 
 
+def test_a_fitted_head_without_a_checkpoint_is_refused_in_the_words_of_the_command(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, err = output(capsys, "finetune", photos, "--head", "fitted", "--steps", "1", "--out", tmp_path / "run", *QUICK, code=1)
+    assert "--from" in err[-1]
+
+
 def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,7 +68,9 @@ class RunConfig:
         if self.preprocess.channels != self.model.channels:
             raise ConfigError(f"the model takes {self.model.channels} channels and preprocess gives {self.preprocess.channels}")
         if self.train.head == "fitted" and self.start is None:
-            raise ConfigError("train.head='fitted' needs features, and the run starts from scratch", hint="start=CHECKPOINT")
+            raise ConfigError(
+                "train.head='fitted' needs features, and the run starts from scratch", hint="give a checkpoint with `start`"
+            )
         if self.task != "classify":
             self._check_dense("segmentation" if self.task == "segment" else "detection")
         if self.train.dice and self.task != "segment":
