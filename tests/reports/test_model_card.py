@@ -86,7 +86,7 @@ def test_without_a_licence_nothing_is_written_and_the_error_asks_for_it(hub: _Hu
 def test_the_card_of_a_fitted_head_names_no_optimizer_that_trained_nothing(tmp_path: Path) -> None:
     train: Any = {"steps": 0, "head": "fitted", "seed": 1, "optimizer": {"kind": "adamw", "lr": 1e-3 / 3}}
     for steps, rows in ((0, False), (5, True)):
-        recipe: Any = {"name": "finetune-folder", "data": {"dataset": "/home/me/pets"}, "train": train | {"steps": steps}}
+        recipe: Any = {"name": "finetune-folder", "data": {"dataset": "some/where/pets"}, "train": train | {"steps": steps}}
         vitlab.save(replace(small_checkpoint(), recipe=recipe), tmp_path / f"{steps}.safetensors")
         vitlab.push(tmp_path / f"{steps}.safetensors", "owner/name", licence="mit", folder=tmp_path / str(steps))
         text = (tmp_path / str(steps) / "README.md").read_text(encoding="utf-8")
