@@ -100,6 +100,8 @@ def test_the_page_and_the_list_show_what_was_found_and_the_list_is_a_dataset(fol
     assert found.problems[-1] == "2 labels are likely wrong"
     assert found.to_json()["label_check"]["images"] == 36
     assert "likely wrong" in str(found)
+    assert " more (JSON has all)" not in str(found)
+    assert "and 1 more (JSON has all)" in str(replace(found, check=replace(found.check, shown=1)))
     text = page.read_text(encoding="utf-8")
     assert text.count("<img") == 2 + len(found.outliers)
     assert "red/green-5.png" in text

@@ -112,16 +112,23 @@ class LabelCheck(Displayed):
             "outliers": len(self.outliers),
             **({"written": ", ".join(map(str, self.files))} if self.files else {}),
         }
-        if self.suspects:
+        shown = self.check.shown
+        if self.suspects and shown:
             yield [
                 {"likely_wrong": one.name, "label": one.label, "suggested": one.suggested, "probability": one.suggested_probability}
-                for one in self.suspects[: self.check.shown]
+                for one in self.suspects[:shown]
             ]
-        if self.outliers:
+            yield from _others(len(self.suspects) - shown)
+        if self.outliers and shown:
             yield [
-                {"outlier": one.name, "label": one.label, "deviations": round(one.deviations, 1)}
-                for one in self.outliers[: self.check.shown]
+                {"outlier": one.name, "label": one.label, "deviations": round(one.deviations, 1)} for one in self.outliers[:shown]
             ]
+            yield from _others(len(self.outliers) - shown)
+
+
+def _others(count: int) -> Iterator[Block]:
+    if count > 0:
+        yield f"and {count:,} more (JSON has all)"
 
 
 def check_labels(
