@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 from typing import Any
 
 import pytest
 
+import vitlab
 from vitlab.io.display import Displayed, Facts, Table, Value, cell, columns_of
 
 ROWS = [{"name": "a", "top_1": 0.5, "n": 1000}, {"name": "long name", "top_1": 12.25, "n": 7}]
@@ -88,3 +91,14 @@ def test_columns_stay_aligned_beside_characters_of_double_width() -> None:
     ends = [line[: line.index("5")] for line in lines]
     assert {columns_of(end) for end in ends} == {columns_of("long name  ")}
     assert (columns_of("\u732b"), columns_of("e\u0301")) == (2, 1)
+
+
+def test_every_result_shows_itself_where_python_asks_for_it() -> None:
+    """A notebook and the Python prompt: no dataclass has its own repr, which may hold the bytes of a figure."""
+    for module in pkgutil.walk_packages(vitlab.__path__, "vitlab."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    classes = Displayed.__subclasses__()
+    assert {"Figures", "Run"} <= {one.__name__ for one in classes}
+    settings = {one.__name__: vars(one).get("__dataclass_params__") for one in classes}
+    assert not [name for name, found in settings.items() if found is not None and found.repr]

@@ -15,7 +15,7 @@ from vitlab.models.families import build_on_meta
 from vitlab.models.model import Model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Checkpoint:
     """A model with everything needed to use it.
 
@@ -36,6 +36,10 @@ class Checkpoint:
     recipe: dict[str, Json] | None = None
     metrics: dict[str, float] | None = None
     allow_nonfinite: bool = False
+
+    def __repr__(self) -> str:
+        size = _by(self.preprocess.image_size)
+        return f"<Checkpoint: {self.config.name or self.config.family}, {self.config.num_classes:,} classes, {size} pixels>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -675,7 +675,7 @@ def _odd(facts: Sequence[ImageFacts | None], images: Sequence[Image]) -> Iterato
 _MEMBERS = 4  # images of a group that are printed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DataCheck(Displayed):
     """What was found in a dataset: `report` has everything, `problems` what should be repaired before training.
 

@@ -46,7 +46,7 @@ class BoxScore:
     iou: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class DetectionEvaluation(Displayed):
     """The evaluation of a detector, with COCO's numbers. `interval` is the 95 % interval of AP50, by resampling images.
 

@@ -126,9 +126,6 @@ class FrozenEvaluation(Displayed):
             "seconds": dict(self.seconds),
         }
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def tables(self) -> Iterator[Block]:
         """A row for each method."""
         yield self._rows()

@@ -70,7 +70,7 @@ class Outlier:
     deviations: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LabelCheck(Displayed):
     """What a model finds in a dataset besides the checks of `data check`, which are in `check`.
 

@@ -47,7 +47,7 @@ class MaskScore:
     accuracy: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SegmentationEvaluation(Displayed):
     """The evaluation of a segmenter. Pixels are counted over all images together; ignored pixels count for nothing.
 

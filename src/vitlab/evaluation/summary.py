@@ -129,7 +129,7 @@ class Asked:
         chosen_corruptions(self.corruptions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EvaluationSummary:
     """An evaluation: `top1`, `top5`, `loss`, `metrics`; everything is in `evaluation`.
 
@@ -195,6 +195,9 @@ class EvaluationSummary:
             found["robustness"] = self.robustness.to_json()
         found["published"] = to_json(self.published)
         return {**found, "preprocess": to_json(self.preprocess), "notes": list(self.notes)}
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self._parts()))

@@ -484,9 +484,6 @@ class Vtab(Displayed):
             "means": [mean.to_json() for mean in self.means()],
         }
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def tables(self) -> Iterator[Block]:
         """A row for each of the 19 tasks, evaluated or not, and for the means, beside the paper's Table 9."""
         evaluated = {result.task.name: result for result in self.results}

@@ -57,7 +57,7 @@ BATCHES = (1, 2, 5)
 _TOLERANCE = 1e-4  # relative to the largest score, or to 1 if that is larger
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Exported(Displayed):
     """The written files. `difference` is the largest from PyTorch in any score, at batch sizes 1, 2 and 5; `bytes` on disk."""
 

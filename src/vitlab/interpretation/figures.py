@@ -66,7 +66,7 @@ class Drawn:
     facts: dict[str, Json] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Figures(Displayed):
     """Figures of one model: `save` writes them, `[0].array` has the values of the first. `notes` name unsupported ones."""
 

@@ -39,7 +39,7 @@ Block = Row | Sequence[Row] | str
 
 
 class Displayed:
-    """A value with a display: `str()` gives text, `to_json()` plain values, a notebook shows HTML tables."""
+    """A value with a display: `str()` and `repr()` give text, `to_json()` plain values, a notebook shows HTML tables."""
 
     __slots__ = ()
 
@@ -53,6 +53,9 @@ class Displayed:
 
     def __str__(self) -> str:
         return "\n\n".join(text for text in map(_text, self.tables()) if text)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         return "".join(map(_html, self.tables()))

@@ -66,7 +66,7 @@ _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WrittenExplorer(Displayed):
     """An explorer on disk: its path and size in bytes, its images and models, and how finely attention is stored.
 

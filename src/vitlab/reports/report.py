@@ -78,7 +78,7 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WrittenReport(Displayed):
     """A report: its path, its size in bytes, and the accuracy, mean IoU or AP50 it leads with, None where it has none.
 

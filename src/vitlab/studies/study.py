@@ -429,9 +429,6 @@ class Verdict(Displayed):
         """The numbers and the sentences."""
         return {"results": self.data, "verdict": list(self.sentences)}
 
-    def __repr__(self) -> str:
-        return str(self)
-
 
 Study = Generator[Sequence[Job], Results, Verdict]
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 RUN_JSON = "run.json"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Run(Displayed):
     """A training run. `path` is its folder; every function that takes a model takes a run.
 

@@ -348,7 +348,7 @@ _EXPLODED = 3.0  # times the lowest smoothed loss
 _SMOOTHING = 0.9
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FoundLr(Displayed):
     """The losses at growing learning rates, and the suggested one; `recipe` is the rate that the recipe has."""
 
