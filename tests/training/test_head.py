@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import vitlab
-from tests.data.containers import as_folder
-from tests.data.images import encode
+from tests.data.images import encode, scene
 from tests.training.small import last, losses, run_to, same, small_run
 from vitlab.checkpoints import load
 from vitlab.config import ViTConfig
+from vitlab.config.data import SplitRule
 from vitlab.config.run import RunConfig
 from vitlab.config.train import Distill
 from vitlab.data.opening import open_dataset
@@ -70,21 +70,6 @@ def test_the_notes_of_a_fitted_head_are_true_of_the_model(start: Path, tmp_path:
     assert "new head of 4 classes" in started.notes  # and not of zeros
     assert not any("all zeros" in note for note in started.notes)
     assert "preprocessing as given, not as in the file: mean" in started.notes
-
-
-def test_images_that_cannot_be_read_are_named_where_only_the_head_is_fitted(start: Path, tmp_path: Path) -> None:
-    images = {
-        f"{part}/{label}/{number}.png": encode(np.full((16, 16), 9 * number, np.uint8), "PNG")
-        for part in ("train", "val")
-        for label in "abcd"
-        for number in range(4)
-    }
-    as_folder(tmp_path / "data", images | {"train/a/damaged.png": b"no image"})
-    run = fitted_run(start, steps=0)
-    run = replace(run, data=replace(run.data, dataset=str(tmp_path / "data")))
-    run = replace(run, data=replace(run.data, loader=replace(run.data.loader, corrupt="skip", corrupt_budget=0.5)))
-    said = [event.message for event in run_to(run, tmp_path / "run") if isinstance(event, Warned)]
-    assert len([message for message in said if "damaged.png" in message]) == 1
 
 
 def test_a_fitted_head_gives_the_logits_of_its_logistic_regression() -> None:
@@ -193,3 +178,17 @@ def test_a_fitted_head_needs_a_checkpoint_and_one_label_an_image(start: Path) ->
         replace(run.train, strategy="fsdp")
     with pytest.raises(ConfigError, match="steps"):
         replace(run.train, head="zero", steps=0)
+
+
+@pytest.mark.parametrize("steps", [0, 6])
+def test_an_image_that_the_fitted_head_could_not_read_is_named_once(steps: int, start: Path, tmp_path: Path) -> None:
+    for index in range(12):
+        file = tmp_path / "data" / f"class {index % 4}" / f"{index}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(encode(scene(16, 16, seed=index), "PNG"))
+    (tmp_path / "data" / "class 0" / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    run = fitted_run(start, steps=steps)
+    loader = replace(run.data.loader, cache="none", corrupt="skip", corrupt_budget=0.5)
+    data = replace(run.data, dataset=str(tmp_path / "data"), rule=SplitRule(val=0, test=0), evaluate_split=None, loader=loader)
+    events = run_to(replace(run, data=data, train=replace(run.train, evaluate_every=0)), tmp_path / "run")
+    assert [event.step for event in events if isinstance(event, Warned) and "cut.png" in event.message] == [0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
@@ -117,6 +117,7 @@ class Trainer:
         self.metrics: dict[str, float] = {}
         self.evaluated_at = -1
         self.logged_evaluations = set[int]()
+        self.unreadable = set[str]()  # images that were warned of
         self.dataset = dataset
         self.train_loader = training_loader(run, dataset, world)
         if eval_dataset is not None:
@@ -235,19 +236,20 @@ class Trainer:
         backend = plain_backend(model, self.run.preprocess, device=self.world.device)
         dataset = some_images(self.dataset, self.run.train.head_images, seed=self.run.train.seed)
         found, done, images = list[tuple[NDArray[np.float32], NDArray[np.int64]]](), 0, len(dataset)
+        unreadable = list[str]()
         yield FittingHead(step=0, done=done, images=images)
         with evaluating(model), evaluation_loader(self.run, dataset, self.world).batches() as stream:
             for batch, outputs in run_batches(backend, _until_stopped(stream, self.world, self.control), features=True):
                 done += batch.n_asked * self.world.ranks
+                unreadable += map(str, batch.failed)
                 if outputs is not None and outputs.features_BD is not None:
                     found.append((outputs.features_BD, batch.labels.astype(np.int64)))
                 if time.monotonic() - shown >= _SHOWN_EVERY:
                     shown = time.monotonic()
                     yield FittingHead(step=0, done=min(done, images), images=images)
-            if not self.run.train.steps:  # else training names them
-                yield from (Warned(step=0, message=str(failure)) for failure in stream.failures)
         self.world.disk_barrier()  # ranks may be minutes apart
         rows = [row for part in self.world.gather(found) for row in part]
+        yield from self._warn_of((text for part in self.world.gather(unreadable) for text in part), step=0)
         if not rows:
             raise DataError("no training image could be read", hint="run `vitlab data check` to list what is wrong")
         features_ND, labels_N = (np.concatenate([row[side] for row in rows]) for side in (0, 1))
@@ -255,6 +257,13 @@ class Trainer:
         seconds = time.monotonic() - began
         yield HeadFitted(step=0, images=head.images, l2=head.l2, accuracy=head.accuracy, seconds=seconds)
         return head
+
+    def _warn_of(self, unreadable: Iterable[str], *, step: int) -> Iterator[Event]:
+        """A warning for each image that could not be read, once."""
+        for text in unreadable:
+            if text not in self.unreadable:
+                self.unreadable.add(text)
+                yield Warned(step=step, message=text)
 
     def train_step(self, batches: Stream) -> Iterator[Event]:
         """Take the next batch and make one update."""
@@ -266,7 +275,7 @@ class Trainer:
         with nullcontext() if self.world.ranks > 1 else self.control.waiting():  # ranks stop after the same step
             batch = next(batches)
         read = time.monotonic() - began
-        yield from (Warned(step=state.step, message=str(failure)) for failure in batches.failures[known:])
+        yield from self._warn_of(map(str, batches.failures[known:]), step=state.step)
         micro_batch = state.micro_batch
         with _memory_errors():
             event = update(state, batch, epoch_length=self.train_loader.sampler.epoch_length, heart=self.heart)
