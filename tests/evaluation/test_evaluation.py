@@ -205,7 +205,10 @@ def test_on_its_training_data_a_model_is_evaluated_on_what_training_held_out(pet
     train, _ = open_split(str(pets), "train", trained)
     seen = {name_in(train, index) for index in range(len(train))}
     assert seen.isdisjoint(name_in(dataset, index) for index in range(len(dataset)))
+    noted = [any("on new images" in note for note in open_split(str(pets), split, trained)[1]) for split in ("all", "train", "val")]
+    assert noted == [True, True, False]
     other = replace(expert, recipe={"data": {"dataset": "elsewhere"}})
+    assert not any("trained" in note for note in open_split(str(pets), "all", other)[1])
     assert len(open_split(str(pets), None, other)[0]) == 21
 
 

@@ -91,3 +91,4 @@ def test_a_curve_falls_with_its_losses() -> None:
     assert sorted(bars, reverse=True) == list(bars)
     assert curve((float("nan"),)) == ""
     assert curve((1.0,)).startswith("\u2581")
+    assert curve((1.791, 1.794, 1.798)).endswith("  1.791 to 1.798")

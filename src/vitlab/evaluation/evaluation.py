@@ -120,9 +120,6 @@ class Evaluation(Displayed):
         failures: list[Json] = [{"name": failure.name, "reason": failure.reason} for failure in self.logits.failures]
         return values | {"failures": failures}
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def tables(self) -> Iterator[Block]:
         """The metrics, the classes with the lowest accuracy, and the most frequent confusions."""
         yield self._facts()
@@ -272,7 +269,7 @@ def open_split(
     rule = trained_on(spec, checkpoint)
     if split is not None:
         dataset = open_dataset(spec, split=split, rule=rule, label_column=label_column)
-        return dataset, _notes(dataset)
+        return dataset, (*_notes(dataset), *_seen(split, checkpoint, rule))
     whole = open_dataset(spec, split="all", label_column=label_column)
     if isinstance(whole, SyntheticDataset):
         return open_dataset(spec, split="test", rule=rule), ("evaluated on the test split",)
@@ -293,6 +290,15 @@ def open_split(
         chosen, note = "val", "the test split has no labels: evaluated on the val split"
     dataset = whole if chosen == "all" else open_dataset(spec, split=chosen, rule=rule, label_column=label_column)
     return dataset, (*_notes(dataset), note)
+
+
+def _seen(split: Split, checkpoint: Checkpoint, rule: SplitRule | None) -> tuple[str, ...]:
+    """A note if the split has images that the checkpoint was trained on."""
+    data = (checkpoint.recipe or {}).get("data")
+    trained = str(data.get("train_split", "train")) if rule is not None and isinstance(data, dict) else ""
+    if not trained or (split != "all" and set(split.split("+")).isdisjoint(trained.split("+"))):
+        return ()
+    return (f"the model was trained on the {trained} split of this data: its accuracy on new images is lower",)
 
 
 def _notes(dataset: Dataset) -> tuple[str, ...]:
@@ -402,9 +408,6 @@ class Robustness(Displayed):
             "severities": list(self.severities),
             "corruptions": rows,
         }
-
-    def __repr__(self) -> str:
-        return str(self)
 
     def tables(self) -> Iterator[Block]:
         """A row for each corruption, and the means."""

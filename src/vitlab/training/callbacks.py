@@ -550,7 +550,7 @@ _CURVE = 40  # columns of the curve of the loss
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Progress(Displayed):
     """How far a run is. `running` says that a process writes to its folder; times in seconds, None if they are not known.
 
@@ -604,7 +604,7 @@ class Progress(Displayed):
 
 
 def curve(losses: tuple[float, ...], *, columns: int = _CURVE) -> str:
-    """A curve of block characters from the first step to the last, each the mean of its steps."""
+    """A curve of block characters from the first step to the last, each the mean of its steps; and the first and the last mean."""
     count = min(columns, len(losses))
     edges = [round(place * len(losses) / count) for place in range(count + 1)]
     means = [sum(part) / len(part) for part in (losses[a:b] for a, b in pairwise(edges)) if part]
@@ -614,7 +614,7 @@ def curve(losses: tuple[float, ...], *, columns: int = _CURVE) -> str:
     low, high = min(finite), max(finite)
     top = len(_BARS) - 1
     bars = [_BARS[round((value - low) / (high - low) * top)] if high > low else _BARS[0] for value in finite]
-    return f"{''.join(bars)}  {high:.3g} to {low:.3g}"
+    return f"{''.join(bars)}  {finite[0]:.4g} to {finite[-1]:.4g}"
 
 
 def _latest(folder: Path) -> Path:
