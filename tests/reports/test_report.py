@@ -22,7 +22,7 @@ from vitlab.config.train import Average
 from vitlab.errors import TrainingError
 from vitlab.io.display import printable
 from vitlab.reports.charts import smoothed, thinned, ticks
-from vitlab.reports.content import Comparison, embedded_image, start_name
+from vitlab.reports.content import Comparison, curves, embedded_image, start_name
 from vitlab.reports.report import WrittenReport, render, write_report
 from vitlab.reports.run import evaluate_run, read_run
 
@@ -207,6 +207,14 @@ def _page(title: str) -> str:
         title=title, subtitle="", sections=[], summary=empty, inside=inside, curves=[], comparison_charts=[], skipped=0, cost={},
         dataset="", command="", versions={}, config_lines=[], **nothing,
     )  # fmt: skip
+
+
+def test_a_run_without_steps_has_no_curves_and_says_why(folder: Path) -> None:
+    record = read_run(folder)
+    none = np.zeros(0)
+    assert len(curves(record)) == 3
+    assert curves(replace(record, history=replace(record.history, step=none, loss=none, accuracy=none, lr=none))) == []
+    assert any("no training steps" in word for word in Seen(_page("title")).words)
 
 
 def test_a_photograph_is_kept_small_and_a_drawing_exact() -> None:

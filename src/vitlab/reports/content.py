@@ -271,8 +271,10 @@ def comparison_charts(comparison: Comparison) -> list[Chart]:
 
 
 def curves(record: RunRecord) -> list[Chart]:
-    """Loss, accuracy and learning rate over the updates."""
+    """Loss, accuracy and learning rate over the updates; nothing if there were none, as after a fitted head alone."""
     history = record.history
+    if not len(history.step):
+        return []
     measure, name = {
         "classify": ("Accuracy", "top1"),
         "segment": ("Accuracy of pixels", "pixel_accuracy"),
