@@ -341,9 +341,10 @@ def _described_file(path: str, *, heads: int | None, grid: Size | None, profile:
     facts |= {"preprocess": to_json(found.preprocess), "labels": to_json(found.labels), "metadata": to_json(found.metadata)}
     short = {key: to_json(value) for key, value in found.metadata.items() if key != "recipe"}  # a whole config: JSON shows it
     shown = facts | {"labels": _first(found.labels), "metadata": short or None}
+    shown |= {"history": "no notes"} if history and not found.history else {}
     more = {"config": to_json(found.config), "notes": list(found.notes), "history": list(found.history)}
-    blocks: list[Block] = [shown, "\n  ".join(["history", *(found.history or ["no notes"])])] if history else [shown]
-    return Facts(facts | more, shown=blocks)
+    lines = [{"history": note} for note in found.history] if history else []
+    return Facts(facts | more, shown=[shown, lines] if lines else shown)
 
 
 def _first(labels: Sequence[str] | None, *, count: int = 4) -> str | None:
@@ -472,9 +473,10 @@ def predict(
     """Classify images: print the most probable classes of each image. A segmenter gives masks, a detector boxes.
 
     Returns the predictions: `predict(model, "cat.jpg").top(5)`, or `.boxes` of a detector. With `out` they go into a file and are
-    not kept in memory. A segmenter gives each pixel a class; its `out` is a folder, which gets a mask (PNG) and an overlay of each
-    image and masks.jsonl, or a .jsonl file of masks as run lengths. A detector's `out` is a .jsonl or .txt file, or a folder, which
-    gets each image with its boxes drawn on it (PNG) and boxes.jsonl.
+    not kept in memory. An image that cannot be read is reported and has no prediction. A segmenter gives each pixel a class; its
+    `out` is a folder, which gets a mask (PNG) and an overlay of each image and masks.jsonl, or a .jsonl file of masks as run
+    lengths. A detector's `out` is a .jsonl or .txt file, or a folder, which gets each image with its boxes drawn on it (PNG) and
+    boxes.jsonl.
 
     Args:
         model: a checkpoint of any format (recognised by its content), a run's folder, an address of these (s3://bucket/runs/a),
@@ -588,7 +590,7 @@ def predict(
             overwrite=overwrite,
             strict=strict,
             progress=progress or silent,
-            notify=_log.info,
+            notify=_log.warning,
         )
     _refuse_given("is for segmenters", windows=windows or None, refine=refine or None)
     predictor: Predictor | Detector
@@ -624,7 +626,7 @@ def predict(
         overwrite=overwrite,
         strict=strict,
         progress=progress or silent,
-        notify=_log.info,
+        notify=_log.warning,
     )
 
 
@@ -1559,8 +1561,10 @@ def export(
     """
     from vitlab.exporters import ExportConfig
     from vitlab.exporters import export as export_checkpoint
+    from vitlab.exporters.files import ENDINGS
 
-    _refuse_present(Path(out), overwrite)
+    if Path(out).suffix in ENDINGS:  # else the ending is what is wrong
+        _refuse_present(Path(out), overwrite)
     config = ExportConfig(inside=inside, dynamic_size=dynamic_size, int8=int8, max_drop=max_drop, calibration=calibration)
     from vitlab.data.opening import open_dataset
 
@@ -1656,8 +1660,9 @@ def finetune(
         patch_sizes: train one ViT for several patch sizes (FlexiViT): each step draws one of these, such as 8,12,16,24;
             predict, evaluate and export can then use any of them (default: the model's own patch size alone)
         resize: how evaluation and predict resize to the image size. short-side: resize the short side, then crop the centre;
-            squash: change the aspect ratio; pad: keep the aspect ratio and pad; native: keep each image's aspect ratio, also in
-            training, and pack images of different shapes (NaViT) (default: the checkpoint's)
+            squash: change the aspect ratio; pad: keep the aspect ratio and pad; fit: keep the aspect ratio, crop nothing; native:
+            keep each image's aspect ratio, also in training, and pack images of different shapes (NaViT) (default: the
+            checkpoint's)
         channels: channels of the images: 1 is grey, 3 is RGB; TIFF files and NumPy arrays may have other numbers. The first
             layer of a checkpoint is adapted (default: those of the images, or the checkpoint's for grey and colour images)
         pixel_scale: scaling of images of more than 8 bits to 8 bits. full: 0 to 65,535 for 16 bits, 0 to 1 for floating point,
@@ -1723,9 +1728,14 @@ def finetune(
     if ray is not None and not sweep:
         raise UsageError("`engine=ray` is for the runs of a `sweep`", hint="torchrun trains one run on several machines")
     if find_lr and (sweep or dry_run or minutes is not None):
-        raise UsageError("`find_lr` only looks for a learning rate", hint="leave `sweep`, `dry_run` and `minutes` out")
+        others = [name for name, given in (("sweep", sweep), ("dry_run", dry_run), ("minutes", minutes is not None)) if given]
+        raise UsageError("`find_lr` only looks for a learning rate", hint=f"leave `{'` and `'.join(others)}` out")
     if sweep and lr is not None:
         raise UsageError("`lr` is one learning rate and `sweep` tries several", hint="`lrs` says which")
+    if model is not None and os.path.isfile(model):  # noqa: PTH113 (Path.is_file raises on a name that is too long)
+        raise UsageError(
+            f"`model` is the name of a model to train from scratch, and {model} is a file", hint="a checkpoint is given as `start`"
+        )
     began = time.monotonic()
     if minutes is not None:
         _refuse_given(

@@ -12,6 +12,7 @@ T = TypeVar("T")
 
 _USER = re.compile(r"(?i)(?<=https://|.http://)[^/?#@\s'\"]+@|(?<=://)[^/?#@\s'\"]*:[^/?#@\s'\"]*@")
 _QUERY = re.compile(r"(?<=[?&])([^=&#\s'\"]+)=[^&#\s'\")>]*[^&#\s'\")>:;,.]")
+_WORD = re.compile(r"`([a-z_]+)=(?!(?:True|False|None)`)([A-Za-z][\w.+-]*)`")  # a setting that is a word
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s]+")
 
 
@@ -38,7 +39,8 @@ class VitlabError(Exception):
         self.hint = None if hint is None else masked(hint)
 
     def __str__(self) -> str:
-        return self.message if self.hint is None else f"{self.message} (hint: {self.hint})"
+        text = self.message if self.hint is None else f"{self.message} (hint: {self.hint})"
+        return _WORD.sub(r"`\1='\2'`", text)  # as Python is written; the command line makes options of both parts
 
 
 class ConfigError(VitlabError):
@@ -142,7 +144,8 @@ def entry_named(table: Mapping[str, T], word: str) -> T | None:
 
 
 def did_you_mean(word: str, known: Sequence[str], *, count: int = 1) -> str | None:
-    """A hint that names the closest known words, or None if nothing is close."""
+    """A hint that names the closest known words, else one that the word begins with (val: validation); None if nothing is close."""
     folded = {name.casefold(): name for name in known}
     close = [folded[name] for name in get_close_matches(word.casefold(), list(folded), n=count, cutoff=0.5)]
+    close = close or [name for short, name in folded.items() if len(short) >= 3 and word.casefold().startswith(short)][:count]
     return f"did you mean {' or '.join(close)}?" if close else None

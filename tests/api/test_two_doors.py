@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import vitlab
 from tests.inference import small
 from tests.training.small import run_to, small_run
 from vitlab.cli.console import as_options, with_options
 from vitlab.cli.main import main
+from vitlab.config import Preprocess
 from vitlab.errors import CheckpointError
 from vitlab.training.run import Run
 
@@ -120,6 +122,42 @@ def test_a_refusal_to_overwrite_names_the_keyword_in_python_and_the_option_on_th
     assert refused.value.hint == "`overwrite=True` replaces it"
     assert main(["embed", str(stopped), "digits", str(out)]) == 1
     assert capsys.readouterr().err.splitlines()[-1] == "hint: --overwrite replaces it"
+
+
+def test_a_word_has_quotes_in_python_and_none_on_the_command_line(
+    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for label in (f"contours-{place:05}" for place in range(4)):
+        (tmp_path / "data" / label).mkdir(parents=True)
+        (tmp_path / "data" / label / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n cut")
+    with pytest.raises(vitlab.VitlabError, match="set `corrupt='skip'`"):
+        vitlab.evaluate(stopped, tmp_path / "data")
+    assert main(["evaluate", str(stopped), str(tmp_path / "data")]) == 1
+    assert "set --corrupt skip to" in capsys.readouterr().err
+
+
+def test_an_image_that_predict_leaves_out_is_reported_to_python_too(
+    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    good, cut = tmp_path / "good.png", tmp_path / "cut.png"
+    Image.new("RGB", (32, 32)).save(good)
+    cut.write_bytes(good.read_bytes()[:40])
+    assert len(vitlab.predict(stopped, [good, cut])) == 1
+    assert [record.levelname for record in caplog.records if "cut.png" in record.getMessage()] == ["WARNING"]
+
+
+def test_another_word_for_a_split_is_answered_by_the_one_here() -> None:
+    with pytest.raises(vitlab.VitlabError, match="did you mean val"):
+        vitlab.open_dataset("digits", split="validation")  # type: ignore[arg-type]
+
+
+def test_the_history_of_a_checkpoint_has_a_line_for_each_note(tmp_path: Path) -> None:
+    model = vitlab.create_model("ViT-Mini/8", num_classes=2, image_size=32)
+    fed = Preprocess(image_size=(32, 32), resize_to=32)
+    made = vitlab.Checkpoint(model=model, config=model.config, preprocess=fed, history=("a guess, or two", "a new head"))
+    vitlab.save(made, tmp_path / "model.safetensors")
+    assert str(vitlab.describe(tmp_path / "model.safetensors", notes=True)).splitlines()[-3:] == ["history", *made.history]
+    assert repr(made) == "<Checkpoint: ViT-Mini/8, 2 classes, 32x32 pixels>"
 
 
 def test_a_stopped_run_is_a_model_with_the_weights_that_its_metrics_are_of(stopped: Path, tmp_path: Path) -> None:

@@ -236,3 +236,8 @@ def test_tta_is_the_same_for_images_and_their_mirror_images(
     ):
         _, errors = evaluated(capsys, model, pets, *refused, code=code)
         assert "crop" in " ".join(errors) or "--tta" in " ".join(errors)
+
+
+def test_an_option_for_results_is_answered_by_the_one_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "model.npz", "pets", "--out", "lines.csv"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "hint: did you mean --per-image?"

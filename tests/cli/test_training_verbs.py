@@ -281,6 +281,7 @@ def test_an_image_that_cannot_be_read_is_named_and_passed_over(
         (("finetune", "digits", "--precision", "float8"), "--precision: 'float8' is not one of float32, bfloat16"),
         (("finetune", "digits", "--stepz", "3"), "no option called --stepz"),
         (("pretrain", "--max-minutes", "0"), "--max-minutes: '0' is not a number above 0"),
+        (("finetune", "digits", "--model", __file__), "--model is the name of a model to train from scratch"),
         (("train", "--out", "x"), "missing CONFIG"),
         (("train", "nowhere.json", "--out", "x"), "no file called 'nowhere.json'"),
     ],

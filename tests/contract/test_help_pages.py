@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from vitlab.cli.console import NAMES, description, summary
+from vitlab.cli.console import NAMES, arguments, description, summary
 from vitlab.cli.main import GROUPS, VERBS, main
 from vitlab.cli.options import in_options, parameters
+from vitlab.config.data import Resize
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -62,3 +65,9 @@ def test_calling_vitlab_alone_is_asking_for_help(capsys: pytest.CaptureFixture[s
     alone = capsys.readouterr().out
     main(["-h"])
     assert capsys.readouterr().out == alone
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_text_that_explains_one_way_to_resize_explains_all(verb: str) -> None:
+    text = arguments(VERBS[verb]).get("resize", ("", None))[0]
+    assert "squash:" not in text or [way for way in get_args(Resize) if f"{way}:" not in text] == []

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+import vitlab
 from tests.exporters.traces import traced_once
 from vitlab.checkpoints import Checkpoint
 from vitlab.config import ConvNeXtConfig, EfficientNetConfig, Preprocess, SwinConfig, variant
@@ -234,6 +235,8 @@ def test_a_model_with_constant_scores_is_noted(tmp_path: Path) -> None:
 def test_what_cannot_be_exported_is_refused_with_a_reason(mini: Checkpoint, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no export format"):
         export(mini, tmp_path / "model.tflite")
+    with pytest.raises(ConfigError, match="no export format"):  # and not that the folder exists and could be replaced
+        vitlab.export(mini, tmp_path)
     with pytest.raises(ConfigError, match="calibrated on images"):
         export(mini, tmp_path / "model.onnx", ExportConfig(int8=True))
     with pytest.raises(ConfigError, match=r"\.onnx or \.xml"):

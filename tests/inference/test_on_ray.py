@@ -202,7 +202,7 @@ class _NoRay:
 
 
 def test_options_of_a_cluster_without_it_are_refused(work: Path) -> None:
-    with pytest.raises(UsageError, match="needs `engine=ray`"):
+    with pytest.raises(UsageError, match="needs `engine='ray'`"):
         vitlab.predict(work / "model.safetensors", work / "images", address="auto")
-    with pytest.raises(UsageError, match="needs `engine=ray`"):
+    with pytest.raises(UsageError, match="needs `engine='ray'`"):
         vitlab.evaluate(work / "model.safetensors", work / "images", parts=work / "parts")
