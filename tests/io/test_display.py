@@ -56,13 +56,14 @@ def test_what_is_shown_can_differ_from_the_facts() -> None:
 
 def test_columns_are_aligned_and_numbers_stand_to_the_right() -> None:
     table = Table(ROWS)
-    assert str(table) == "name       top 1      n\na            0.5  1,000\nlong name  12.25      7"
+    assert repr(table) == str(table) == "name       top 1      n\na            0.5  1,000\nlong name  12.25      7"
     assert table.to_json() == ROWS
     assert table[1]["n"] == 7
 
 
 def test_no_rows_print_nothing_and_are_an_empty_list() -> None:
     assert str(Table([])) == ""
+    assert repr(Table([])) == "<Table: empty>"
     assert Table([]).to_json() == []
 
 

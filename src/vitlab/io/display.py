@@ -55,7 +55,7 @@ class Displayed:
         return "\n\n".join(text for text in map(_text, self.tables()) if text)
 
     def __repr__(self) -> str:
-        return str(self)
+        return str(self) or f"<{type(self).__name__}: empty>"
 
     def _repr_html_(self) -> str:
         return "".join(map(_html, self.tables()))
@@ -95,9 +95,6 @@ class Facts(Displayed, Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._data)
-
-    def __repr__(self) -> str:
-        return f"Facts({self._data!r})"
 
     def renamed(self, names: Mapping[str, str]) -> Facts:
         """The same with other names of files: where a value begins with one of the names, it begins with the other."""
@@ -139,9 +136,6 @@ class Table(Displayed, Sequence[Mapping[str, Any]]):
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def __repr__(self) -> str:
-        return f"Table({list(self._rows)!r})"
 
     def tables(self) -> Iterable[Block]:
         """The rows."""
