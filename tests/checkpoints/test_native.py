@@ -299,3 +299,10 @@ def test_a_head_of_another_width_is_refused(tmp_path: Path) -> None:
     checkpoint.model.head = torch.nn.Linear(5, 3)
     with pytest.raises(CheckpointError, match=r"head.weight is 3x5"):
         save(checkpoint, tmp_path / "wrong.safetensors")
+
+
+def test_a_name_of_another_format_is_refused(tmp_path: Path) -> None:
+    for name in ("model.npz", "model.pth"):
+        with pytest.raises(CheckpointError, match=r"another format.*convert"):
+            save(small_checkpoint(small_config()), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []

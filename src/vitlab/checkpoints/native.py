@@ -84,6 +84,9 @@ class HeaderFacts:
     notes: tuple[str, ...] = ()
 
 
+_OTHER_ENDINGS = (".npz", ".pth", ".pt", ".bin", ".onnx")
+
+
 def save(checkpoint: Checkpoint, path: str | Path) -> None:
     """Write a checkpoint as one .safetensors file, which `load` reads bit for bit; a crash or a full disk leaves the old file.
 
@@ -95,6 +98,11 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
         raise CheckpointError(
             f"cannot save {path}: a {type(checkpoint).__name__} is not a Checkpoint, which also knows its preprocessing and labels",
             hint="vitlab.load gives one; or vitlab.Checkpoint(model=model, config=model.config, preprocess=...) makes one",
+        )
+    if Path(path).suffix.lower() in _OTHER_ENDINGS:
+        raise CheckpointError(
+            f"cannot save {path}: this is the ending of another format",
+            hint="save writes .safetensors; vitlab.convert writes other formats",
         )
     model = checkpoint.model
     config = replace(checkpoint.config, num_classes=_classes(getattr(model, "head", None)))
