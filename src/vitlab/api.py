@@ -405,7 +405,7 @@ def push(
     Args:
         model: a run, or a checkpoint of any format
         repository: owner/name on the Hub; it is created if it does not exist
-        licence: licence of the weights, such as apache-2.0 or cc-by-4.0 (default: none, and nothing is uploaded without one)
+        licence: licence of the weights, such as apache-2.0 or cc-by-4.0 (default: none; it must be given)
         dataset: name of the training data for the card (default: the name of its folder)
         intended_use: a sentence for the card (default: a list of the classes)
         to: format of the weights: timm, huggingface (for transformers) or native (vitlab's own)
@@ -1551,7 +1551,7 @@ def export(
         inside: include normalisation and softmax: the file takes uint8 images (batch, height, width, channels) and returns
             probabilities
         dynamic_size: allow any height and width
-        int8: quantise matrix products to 8 bits; needs data
+        int8: quantise matrix products to 8 bits; needs `data`
         data: images for the comparison with PyTorch and for int8 calibration: a folder, zip, list, shards, reader:path, ...
             (default: synthetic images)
         split: which split of the data
@@ -2042,6 +2042,7 @@ def plan(
         images: number of training images (default: those of the recipe's own dataset)
         classes: number of classes, with `images` (default: those of the recipe's own dataset)
         precision: precision of matrix products and activations (default: bfloat16; float32 on a CPU)
+        offload: cpu keeps the shards of weights, gradients and optimizer of FSDP in host memory (default: none)
         lora: with a recipe that fine-tunes: freeze the weights and train updates of this rank (default: train all weights)
         efficiency: fraction of the peak that training reaches (default: 0.38, the mean over the ViTs of the paper's Table 2)
         tflops: peak of one device in TFLOP/s (default: the data sheet's)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args
 
 import pytest
@@ -31,6 +32,7 @@ def test_no_help_page_shows_a_value_of_python(verb: str, capsys: pytest.CaptureF
     page = capsys.readouterr().out
     assert "None" not in page
     assert "False" not in page
+    assert re.findall(r"\b[a-z_]+=[a-z]\S*", page) == []  # a setting is an option
 
 
 def test_the_first_help_page_lists_every_verb_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,3 +73,8 @@ def test_calling_vitlab_alone_is_asking_for_help(capsys: pytest.CaptureFixture[s
 def test_a_text_that_explains_one_way_to_resize_explains_all(verb: str) -> None:
     text = arguments(VERBS[verb]).get("resize", ("", None))[0]
     assert "squash:" not in text or [way for way in get_args(Resize) if f"{way}:" not in text] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_text_says_that_an_option_is_required_and_has_a_default(verb: str) -> None:
+    assert [name for name, (text, default) in arguments(VERBS[verb]).items() if default and text.endswith("required")] == []
