@@ -151,6 +151,17 @@ def test_another_word_for_a_split_is_answered_by_the_one_here() -> None:
         vitlab.open_dataset("digits", split="validation")  # type: ignore[arg-type]
 
 
+def test_a_class_that_is_not_there_is_answered_by_those_that_are(stopped: Path, tmp_path: Path) -> None:
+    Image.new("L", (16, 16)).save(tmp_path / "grey.png")
+    with pytest.raises(vitlab.VitlabError, match=r"no class called 'ox'.*classes are contours-00000, "):
+        vitlab.inspect(stopped, tmp_path / "grey.png", figure="relevance", target="ox")
+
+
+def test_a_percentage_in_place_of_a_fraction_is_explained(stopped: Path) -> None:
+    with pytest.raises(vitlab.VitlabError, match=r"precision=95.* must be above 0 .*0\.95 is 95 %"):
+        vitlab.evaluate(stopped, "digits", precision=95)
+
+
 def test_the_history_of_a_checkpoint_has_a_line_for_each_note(tmp_path: Path) -> None:
     model = vitlab.create_model("ViT-Mini/8", num_classes=2, image_size=32)
     fed = Preprocess(image_size=(32, 32), resize_to=32)

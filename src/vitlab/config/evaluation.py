@@ -40,7 +40,7 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         if self.precision is not None and not 0 < self.precision <= 1:
-            raise ConfigError(f"precision={self.precision} must be above 0 and at most 1")
+            raise ConfigError(f"precision={self.precision} must be above 0 and at most 1", hint="0.95 is 95 %")
         at_least("batch_size", self.batch_size, 1)
         at_least("workers", self.workers, 0)
         at_least("bins", self.bins, 1)

@@ -53,6 +53,7 @@ from vitlab.models.vit import ViT
 T = TypeVar("T")
 NAMES: tuple[FigureName, ...] = get_args(FigureName)
 _FEW, _MANY = 12, 128  # images of a sheet; images of the mean distance, as many as in the paper's (app. D.7)
+_NAMED = 5  # classes in a hint
 _PAIRS = 3  # images in a row of a sheet, each with its map beside it
 
 
@@ -451,7 +452,10 @@ def _classes(subject: Subject) -> list[int]:
         return [labels.index(target)] * len(images_BCHW)
     if target.isascii() and target.isdigit() and int(target) < count:
         return [int(target)] * len(images_BCHW)
-    raise ConfigError(f"no class called {target!r}, and no number below {count}", hint=did_you_mean(target, labels or ()))
+    hint = did_you_mean(target, labels or ())
+    if labels and hint is None:
+        hint = f"classes are {', '.join(labels[:_NAMED])}{', ...' if len(labels) > _NAMED else ''}"
+    raise ConfigError(f"no class called {target!r}, and no number below {count}", hint=hint)
 
 
 def _label(subject: Subject, label: int) -> str:
