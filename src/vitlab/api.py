@@ -331,7 +331,7 @@ def _described_name(
 def _described_file(path: str, *, heads: int | None, grid: Size | None, profile: str | None, history: bool) -> Facts:
     from vitlab.checkpoints import describe as describe_file
     from vitlab.config.serialize import to_json
-    from vitlab.io.display import Block, Facts
+    from vitlab.io.display import Facts
     from vitlab.models.cost import model_facts
 
     found = describe_file(path, heads=heads, grid=grid, profile=profile)

@@ -202,8 +202,6 @@ class EvaluationSummary:
     def __str__(self) -> str:
         return "\n\n".join(map(str, self._parts()))
 
-    __repr__ = __str__
-
     def _repr_html_(self) -> str:
         return "".join(part._repr_html_() for part in self._parts())
 

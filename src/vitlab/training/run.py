@@ -55,14 +55,14 @@ class Run(Displayed):
     """
 
     path: Path
-    config: RunConfig = field(repr=False)
+    config: RunConfig
     reason: Reason | None = None
     step: int = 0
     seconds: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     evaluated_on: Split | None = None
-    notes: tuple[str, ...] = field(default=(), repr=False)
-    plan: Plan | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+    plan: Plan | None = None
     trials: tuple[Trial, ...] = ()
     runs: int = 1
     address: str | None = None
