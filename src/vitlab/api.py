@@ -1737,6 +1737,7 @@ def finetune(
             f"`model` is the name of a model to train from scratch, and {model} is a file", hint="a checkpoint is given as `start`"
         )
     began = time.monotonic()
+    tracked = _tracked(track)
     if minutes is not None:
         _refuse_given(
             "excludes `minutes`, which chooses the length of one run",
@@ -1871,7 +1872,7 @@ def finetune(
         device=device,
         override=override,
         dry_run=dry_run,
-        track=track,
+        track=tracked,
         notes=notes,
     ).run_to_end(quiet=quiet)
 
@@ -1946,6 +1947,7 @@ def pretrain(
     from vitlab.recipes.paper import PUBLISHED_DATA
     from vitlab.training.plan import survey
 
+    tracked = _tracked(track)
     rule = _rule(val_fraction, test_fraction)
     place = None if data is None else os.fspath(data)
     if place is None and recipe in (None, "quickstart"):
@@ -1994,7 +1996,7 @@ def pretrain(
         device=device,
         override=override,
         dry_run=dry_run,
-        track=track,
+        track=tracked,
         notes=notes,
     ).run_to_end(quiet=quiet)
 
@@ -2153,8 +2155,9 @@ def train(
         save_every=save_every,
         max_minutes=max_minutes,
     )
+    tracked = _tracked(track)
     run = with_overrides(_config_of(config), overrides)
-    return _stream(run, out=out, device=device, override=override, dry_run=dry_run, track=track)
+    return _stream(run, out=out, device=device, override=override, dry_run=dry_run, track=tracked)
 
 
 def watch(run: Existing | Run, *, every: Positive = 2.0, once: bool = False) -> Progress:
@@ -2209,7 +2212,7 @@ def _stream(
     device: str,
     override: bool,
     dry_run: bool,
-    track: Names | None,
+    track: tuple[str, ...],
     lrs: tuple[float, ...] = (),
     ray: RayConfig | None = None,
     data: DataFacts | None = None,
@@ -2228,9 +2231,18 @@ def _stream(
         device=device,
         override=override,
         dry_run=dry_run,
-        track=() if track is None else track.split(",") if isinstance(track, str) else tuple(track),
+        track=track,
         notes=notes,
     )
+
+
+def _tracked(track: Names | None) -> tuple[str, ...]:
+    """The names of trackers, known ones, before the data is read."""
+    from vitlab.training.callbacks import check_trackers
+
+    names = () if track is None else tuple(track.split(",") if isinstance(track, str) else track)
+    check_trackers(names)
+    return names
 
 
 _SMALL = 100_000  # images below which `pretrain` takes the recipe small-data

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import vitlab
 from tests.training.small import small_run
 from tests.training.test_callbacks import EVENTS, started, stepped
 from vitlab.config.serialize import to_text
@@ -148,6 +149,9 @@ def test_an_unknown_tracker_and_a_missing_package_are_named(monkeypatch: pytest.
     with pytest.raises(UsageError, match="no tracker called 'tensorbord'") as caught:
         trackers(["tensorbord"])
     assert caught.value.hint == "did you mean tensorboard?"
+    for verb in (vitlab.finetune, vitlab.pretrain):
+        with pytest.raises(UsageError, match="no tracker called 'tensorbord'"):
+            verb("nothing/here", track="tensorbord")  # said before the data is opened
     for package in ("mlflow", "wandb"):
         monkeypatch.setitem(sys.modules, package, None)
         monkeypatch.delitem(sys.modules, f"{package}.tracking", raising=False)

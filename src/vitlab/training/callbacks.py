@@ -504,12 +504,17 @@ class WandB:
 TRACKERS: dict[str, Callable[[], Callback]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
-def trackers(names: Sequence[str]) -> list[Callback]:
-    """The trackers of these names; UsageError for an unknown one, ConfigError with its extra for one that is not installed."""
+def check_trackers(names: Sequence[str]) -> None:
+    """UsageError for a name that is no tracker's."""
     for name in names:
         if name not in TRACKERS:
             known = list(TRACKERS)
             raise UsageError(f"no tracker called {name!r}", hint=did_you_mean(name, known) or f"they are {', '.join(known)}")
+
+
+def trackers(names: Sequence[str]) -> list[Callback]:
+    """The trackers of these names, which are checked; ConfigError with its extra for one that is not installed."""
+    check_trackers(names)
     return [TRACKERS[name]() for name in names]
 
 
