@@ -184,7 +184,9 @@ def test_a_stopped_run_is_a_model_with_the_weights_that_its_metrics_are_of(stopp
     assert (tmp_path / "figures").exists() is False
     assert (figures := vitlab.inspect(stopped, figure="filters", out=tmp_path / "figures"))
     assert "PNG" not in repr(figures)
-    assert len(repr(vitlab.Run.load(stopped))) < 400
+    shown = repr(Run.load(stopped))
+    assert shown == str(Run.load(stopped))
+    assert "ViTConfig" not in shown
     assert repr(measured := vitlab.evaluate(stopped, data)) == str(measured)
     vitlab.report(stopped, out=tmp_path / "report.html")
     assert (tmp_path / "report.html").exists()
@@ -197,7 +199,7 @@ def test_a_model_of_a_run_does_not_repeat_what_was_noted_of_its_ancestor(stopped
     assert loaded.notes == ()
     assert any("starts from" in note for note in loaded.history)
     told = vitlab.describe(tmp_path / "b", notes=True)
-    assert "\n  starts from" in str(told)
+    assert "\nstarts from" in str(told)  # a line for each note
     assert "starts from" not in str(vitlab.describe(tmp_path / "b"))
 
 
