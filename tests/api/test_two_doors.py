@@ -17,7 +17,7 @@ from tests.training.small import run_to, small_run
 from vitlab.cli.console import as_options, with_options
 from vitlab.cli.main import main
 from vitlab.config import Preprocess
-from vitlab.errors import CheckpointError
+from vitlab.errors import CheckpointError, DataError
 from vitlab.training.run import Run
 
 
@@ -191,6 +191,12 @@ def test_a_stopped_run_is_a_model_with_the_weights_that_its_metrics_are_of(stopp
     vitlab.report(stopped, out=tmp_path / "report.html")
     assert (tmp_path / "report.html").exists()
     assert vitlab.push(stopped, "me/small", licence="mit", folder=tmp_path / "hub").to_json()["format"] == "timm"
+
+
+def test_a_model_in_the_place_of_images_is_told(stopped: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no image in it") as caught:
+        vitlab.predict(tmp_path, stopped)
+    assert caught.value.hint == "the model comes first, then the images"
 
 
 def test_a_model_of_a_run_does_not_repeat_what_was_noted_of_its_ancestor(stopped: Path, tmp_path: Path) -> None:

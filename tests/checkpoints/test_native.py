@@ -301,6 +301,14 @@ def test_a_head_of_another_width_is_refused(tmp_path: Path) -> None:
         save(checkpoint, tmp_path / "wrong.safetensors")
 
 
+def test_a_head_of_several_layers_is_refused_in_words(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint()
+    width = checkpoint.config.feature_width
+    checkpoint.model.head = torch.nn.Sequential(torch.nn.Linear(width, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
+    with pytest.raises(CheckpointError, match=r"the head is an nn\.Sequential"):
+        save(checkpoint, tmp_path / "deep.safetensors")
+
+
 def test_a_name_of_another_format_is_refused(tmp_path: Path) -> None:
     for name in ("model.npz", "model.pth"):
         with pytest.raises(CheckpointError, match=r"another format.*convert"):

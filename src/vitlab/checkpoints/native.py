@@ -105,6 +105,11 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
             hint="save writes .safetensors; vitlab.convert writes other formats",
         )
     model = checkpoint.model
+    if isinstance(getattr(model, "head", None), torch.nn.Sequential):
+        raise CheckpointError(
+            f"cannot save {path}: the head is an nn.Sequential, and a checkpoint's head is one nn.Linear",
+            hint="torch.save(model.state_dict(), ...) keeps it, without preprocessing and labels",
+        )
     config = replace(checkpoint.config, num_classes=_classes(getattr(model, "head", None)))
     built = getattr(model, "config", None)  # another library's module has none
     if built is None or replace(built, num_classes=config.num_classes) != config:

@@ -161,7 +161,9 @@ def _check_found(paths: list[str]) -> None:
     except DataError as error:
         raise UsageError(error.message, hint=error.hint) from error
     if paths and not any(first):
-        raise DataError(f"{', '.join(paths)}: no image in it", hint="endings of images are .jpg, .png, .webp, ...")
+        swapped = any((Path(path) / "run.json").exists() for path in paths)
+        hint = "the model comes first, then the images" if swapped else "endings of images are .jpg, .png, .webp, ..."
+        raise DataError(f"{', '.join(paths)}: no image in it", hint=hint)
 
 
 def _expanded(images: Iterable[ImageLike]) -> Iterator[ImageLike]:
