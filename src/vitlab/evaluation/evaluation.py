@@ -298,7 +298,7 @@ def _seen(split: Split, checkpoint: Checkpoint, rule: SplitRule | None) -> tuple
     trained = str(data.get("train_split", "train")) if rule is not None and isinstance(data, dict) else ""
     if not trained or (split != "all" and set(split.split("+")).isdisjoint(trained.split("+"))):
         return ()
-    return (f"the model was trained on the {trained} split of this data: its accuracy on new images is lower",)
+    return (f"the model was trained on the {trained} split of this data: its accuracy on new images may be lower",)
 
 
 def _notes(dataset: Dataset) -> tuple[str, ...]:
